@@ -1,0 +1,224 @@
+"""Cut a network at a layer: what is below runs once a sample, what is above runs on every state."""
+
+import difflib
+from collections.abc import Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+Inputs = Tensor | dict[str, Any]
+
+
+def call(model: nn.Module, inputs: Inputs) -> Any:
+    """Call a network with a tensor or with named inputs."""
+    return model(**inputs) if isinstance(inputs, dict) else model(inputs)
+
+
+def logits_of(output: Any) -> Tensor:
+    """Return the logits of what a network's forward returned.
+
+    Raises:
+        TypeError: when the output is neither a tensor nor has an entry ``logits``.
+    """
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping) and "logits" in output:
+        return output["logits"]
+    if isinstance(getattr(output, "logits", None), Tensor):
+        return output.logits
+    raise TypeError(
+        f"the network returned {type(output).__name__}; expected logits as a tensor or in an entry "
+        "'logits'. Wrap it in a module whose forward returns its logits"
+    )
+
+
+def repeat(inputs: Inputs, states: int) -> Inputs:
+    """Repeat every sample for each of its states, sample by sample."""
+    if isinstance(inputs, dict):
+        return {key: repeat(value, states) for key, value in inputs.items()}
+    if not isinstance(inputs, Tensor) or states == 1:
+        return inputs
+    return inputs.repeat_interleave(states, dim=0)
+
+
+class InputCut:
+    """Nothing below: the input itself is masked."""
+
+    def below(self, model: nn.Module, inputs: Tensor) -> tuple[Tensor, Inputs]:
+        """Return the values to mask, and what `above` needs besides them."""
+        return inputs, {}
+
+    def above(self, model: nn.Module, features: Tensor, rest: Inputs, states: int) -> Tensor:
+        """Return the logits for features masked in `states` ways each."""
+        return logits_of(model(features))
+
+
+class HookCut:
+    """Any network: the whole forward runs again, with the layer's first output replaced.
+
+    Correct for every module that calls the layer, at the price of what lies below it.
+    """
+
+    def __init__(self, layer: str):
+        self.layer = layer
+
+    def below(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor, Inputs]:
+        """Return the layer's first output, and the inputs."""
+        captured = []
+
+        def stop(module, arguments, output):
+            captured.append(output)
+            raise _Reached
+
+        with _hooked(model.get_submodule(self.layer), stop):
+            try:
+                call(model, inputs)
+            except _Reached:
+                pass
+        if not captured or not isinstance(captured[0], Tensor):
+            found = type(captured[0]).__name__ if captured else "never called"
+            raise ValueError(
+                f"layer {self.layer!r} must return one tensor when the network runs, but: {found}; "
+                "choose another layer of model.named_modules()"
+            )
+        return captured[0], inputs
+
+    def above(self, model: nn.Module, features: Tensor, rest: Inputs, states: int) -> Tensor:
+        """Return the logits for features masked in `states` ways each."""
+        pending = [features]
+
+        def replace(module, arguments, output):
+            return pending.pop() if pending else output
+
+        with _hooked(model.get_submodule(self.layer), replace):
+            return logits_of(call(model, repeat(rest, states)))
+
+
+class GraphCut:
+    """A traceable network: its graph is split, and nothing below the layer runs again.
+
+    Values that flow past the layer (a residual branch) are computed below and repeated.
+    """
+
+    def __init__(self, model: nn.Module, layer: str):
+        target = model.get_submodule(layer)
+        graph = _Tracer(target).trace(model)
+        root = fx.GraphModule(model, graph)
+        nodes = list(graph.nodes)
+        cut = next(
+            node
+            for node in nodes
+            if node.op == "call_module" and root.get_submodule(node.target) is target
+        )
+        after = {cut}
+        for node in nodes:
+            if after.intersection(node.all_input_nodes):
+                after.add(node)
+        output = nodes[-1]
+        if output not in after:
+            raise ValueError(
+                f"the network's output does not use what layer {layer!r} returns, so masking it "
+                "would change nothing; choose another layer"
+            )
+        after.discard(cut)
+        passed = {i for node in after for i in node.all_input_nodes} - after - {cut}
+        self._sides = [n for n in nodes if n in passed and n.op != "get_attr"]
+        self._below = _subgraph(root, nodes, set(nodes) - after, [], [cut, *self._sides])
+        self._above = _subgraph(root, nodes, after, [cut, *self._sides], None)
+
+    def below(self, model: nn.Module, inputs: Tensor) -> tuple[Tensor, Inputs]:
+        """Return the layer's first output, and what flows past it."""
+        feature, *sides = self._below(inputs)
+        if not all(isinstance(s, Tensor) and len(s) == len(inputs) for s in [feature, *sides]):
+            raise NotImplementedError("what flows past the layer is not one value per sample")
+        return feature, dict(zip(map(str, self._sides), sides, strict=True))
+
+    def above(self, model: nn.Module, features: Tensor, rest: Inputs, states: int) -> Tensor:
+        """Return the logits for features masked in `states` ways each."""
+        sides = (rest[str(side)].repeat_interleave(states, dim=0) for side in self._sides)
+        return logits_of(self._above(features, *sides))
+
+
+Cut = InputCut | HookCut | GraphCut
+
+
+@torch.inference_mode()
+def cut_at(model: nn.Module, layer: str | None, inputs: Inputs) -> Cut:
+    """Return the cheapest correct way to run a network on masked outputs of a layer.
+
+    Args:
+        model: in evaluation mode.
+        layer: name from ``model.named_modules()``; None for the input itself.
+        inputs: of one sample, on which the ways are tried and compared.
+
+    Raises:
+        ValueError: for a layer that the network does not have.
+    """
+    if layer is None:
+        return InputCut()
+    names = dict(model.named_modules(remove_duplicate=False))
+    if layer not in names or not layer:
+        close = difflib.get_close_matches(layer, names, n=3) or list(names)[1:6]
+        raise ValueError(f"the network has no layer {layer!r}; nearest names: {', '.join(close)}")
+    hook = HookCut(layer)
+    if not isinstance(inputs, Tensor):
+        return hook
+    try:
+        graph = GraphCut(model, layer)
+    except ValueError:
+        raise
+    except Exception:  # noqa: BLE001  Tracing runs any code; whatever it raises, the hook works.
+        return hook
+    try:
+        feature, rest = graph.below(model, inputs)
+        expected, _ = hook.below(model, inputs)
+        probe = feature.roll(1, -1)
+        by_graph = graph.above(model, probe.clone(), rest, 1)
+        by_hook = hook.above(model, probe, inputs, 1)
+        scale = float(by_hook.abs().max())
+        agree = torch.equal(feature, expected) and torch.allclose(
+            by_graph, by_hook, rtol=1e-3, atol=1e-3 * scale
+        )
+    except NotImplementedError:
+        agree = False
+    return graph if agree else hook
+
+
+class _Reached(Exception):
+    """The layer to mask has been computed; the rest of the forward is not needed."""
+
+
+class _Tracer(fx.Tracer):
+    """Traces through all modules but the library's own and the layer to cut at."""
+
+    def __init__(self, target: nn.Module):
+        super().__init__()
+        self.target = target
+
+    def is_leaf_module(self, module: nn.Module, name: str) -> bool:
+        return module is self.target or super().is_leaf_module(module, name)
+
+
+def _subgraph(root, nodes, chosen, inputs, outputs) -> fx.GraphModule:
+    """Return a module that computes the chosen nodes from the given ones."""
+    graph, copies = fx.Graph(), {}
+    for node in inputs:
+        copies[node] = graph.placeholder(node.name)
+    for node in nodes:
+        constant = node.op == "get_attr"
+        if (node in chosen or constant) and node.op != "output" or node in chosen and not outputs:
+            copies[node] = graph.node_copy(node, lambda n: copies[n])
+    if outputs:
+        graph.output(tuple(copies[node] for node in outputs))
+    return fx.GraphModule(root, graph)
+
+
+@contextmanager
+def _hooked(module: nn.Module, hook: Any):
+    handle = module.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
