@@ -1,0 +1,49 @@
+# make book: environment, all chapters at preset quick, site.   make test: environment, all tests.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: help book test html bench verify lint clean environment
+help:
+	@echo "make book     run every chapter (preset quick), build the site, print its address"
+	@echo "make test     run the whole test suite"
+	@echo "make html     build the site from stored outputs, without running any chapter"
+	@echo "make verify   check that stored outputs are what today's code gives"
+	@echo "make bench    measure speed and accuracy"
+	@echo "make lint     check style"
+	@echo "make clean    delete what was built; the environment and stored results stay"
+
+book: $(READY)
+	@$(BIN)/symgen run all --preset quick
+	@$(BIN)/symgen html --from _build/runs/quick
+
+test: $(READY)
+	$(BIN)/python -m pytest -q
+
+html: $(READY)
+	@$(BIN)/symgen html
+
+verify: $(READY)
+	@$(BIN)/symgen verify
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+clean:
+	rm -rf _build
+
+environment: $(READY)
+
+# The file `ready` is written last: an installation that was cut short is taken up again.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = "%d.%d" % sys.version_info[:2]; sys.exit(None if sys.version_info >= (3, 11) else "symgen needs Python 3.11 or newer, and $(PYTHON) is Python " + v + ": run `make PYTHON=python3.12 ...`, or another newer one")'
+	@$(PYTHON) -c 'import ensurepip, venv' || { echo 'symgen needs the venv module of $(PYTHON): on Debian and Ubuntu, `apt-get install python3-venv`' >&2; exit 1; }
+	@echo 'Installing the environment into $(VENV); it takes some minutes and 6 GB the first time.'
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[book,test,llm]'
+	@touch $@

@@ -1,0 +1,25 @@
+// Two things that widgets expect of a page and a static page lacks. Loaded before both.
+
+// 1. Labels of widgets are typeset through the interface of MathJax 2; the page has MathJax 3,
+//    which may be assigned before or after this script runs.
+(function () {
+  function typeset(job) {
+    const node = job[job.length - 1];
+    const mathjax = window.MathJax;
+    if (!mathjax || !mathjax.startup || !mathjax.startup.promise) return;
+    mathjax.startup.promise = mathjax.startup.promise.then(() => mathjax.typesetPromise([node]));
+  }
+  function withHub(mathjax) {
+    if (mathjax && !mathjax.Hub) mathjax.Hub = { Queue: (...jobs) => jobs.forEach(typeset) };
+    return mathjax;
+  }
+  let current = withHub(window.MathJax);
+  Object.defineProperty(window, "MathJax", {
+    configurable: true,
+    get: () => current,
+    set: (value) => { current = withHub(value); },
+  });
+})();
+
+// 2. The buttons of a Play widget redraw their icons, which Font Awesome must nest, not replace.
+window.FontAwesomeConfig = { autoReplaceSvg: "nest" };

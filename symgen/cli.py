@@ -1,0 +1,254 @@
+"""The command line: `symgen run`, `html`, `verify`, `sweep` and `cache`."""
+
+import contextlib
+import csv
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.core import TyperCommand
+
+from symgen import editions, runs, site
+from symgen.provenance import atomic, cache_folder, fingerprint
+from symgen.runs import BookError
+
+app = typer.Typer(
+    help="Run the chapters, build the site, check stored outputs.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+)
+
+
+@contextlib.contextmanager
+def _said() -> Iterator[None]:
+    """Turn a request that cannot be carried out into one line and exit code 2."""
+    try:
+        yield
+    except BookError as error:
+        typer.echo(f"symgen: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+class _RunCommand(TyperCommand):
+    """Takes ``-p name value`` as papermill does, which typer by itself cannot repeat."""
+
+    def parse_args(self, ctx, args):
+        joined, rest = [], list(args)
+        while rest:
+            word = rest.pop(0)
+            joined.append(word)
+            if word in ("-p", "--parameter") and rest and "=" not in rest[0]:
+                name = rest.pop(0)
+                joined.append(f"{name}={rest.pop(0)}" if rest else name)
+        return super().parse_args(ctx, joined)
+
+
+def _parameters(given: list[str]) -> dict[str, str]:
+    for text in given:
+        if "=" not in text:
+            raise BookError(f"-p {text} has no value: write -p NAME VALUE")
+    return dict(text.split("=", 1) for text in given)
+
+
+@app.command(cls=_RunCommand)
+@_said()
+def run(
+    chapters: Annotated[list[str] | None, typer.Argument(help="Names, or 'all'.")] = None,
+    preset: Annotated[str, typer.Option(help="quick, cpu, gpu or paper.")] = "quick",
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("-p", "--parameter", metavar="NAME VALUE", help="Change one parameter."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where executed copies go.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Run even what is unchanged.")] = False,
+    store: Annotated[
+        bool, typer.Option("--store", help="Keep the outputs in the project, for its authors.")
+    ] = False,
+) -> None:
+    """Execute chapters; those whose code, parameters and libraries are unchanged are skipped."""
+    book = runs.book_folder()
+    names = runs.choose_chapters(book, chapters or [])
+    given = _parameters(parameter or [])
+    if store and given:
+        raise BookError("--store keeps a preset as it is: leave out -p, or leave out --store")
+    for name in names:  # all of it is checked before the first hour is spent
+        runs.resolve(book, name, preset, given)
+    out = out or runs.run_folder(book, preset, given)
+    # The chapters run in their own folder, where a relative path would mean another place.
+    for variable in ("SYMGEN_DATA", "SYMGEN_CACHE"):
+        if value := os.environ.get(variable):
+            os.environ[variable] = os.path.abspath(value)
+    failed = []
+    for number, name in enumerate(names, 1):
+        typer.echo(f"[{number}/{len(names)}] {name} (preset {preset})")
+        outcome = runs.execute(book, name, preset, given, out, force)
+        if outcome.status == "failed":
+            failed.append(name)
+            typer.echo(f"  failed: {outcome.error}\n  executed so far: {outcome.path}", err=True)
+            continue
+        if outcome.status == "unchanged":
+            typer.echo(f"  unchanged since its last run, kept: {outcome.path}")
+        else:
+            peak = outcome.info["memory"].get("host")
+            memory = f", {peak:,} MiB at most" if peak else ""
+            typer.echo(f"  done in {outcome.seconds:.1f} s{memory}: {outcome.path}")
+        if store:
+            kept = editions.store(book, preset, outcome.path)
+            typer.echo(f"  stored: {kept.relative_to(book)}")
+    if failed:
+        typer.echo(f"symgen: {len(failed)} of {len(names)} failed: {', '.join(failed)}", err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+@_said()
+def html(
+    edition: Annotated[str | None, typer.Option(help="Which stored edition to show.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--from", help="Take executed chapters from this folder first.")
+    ] = None,
+) -> None:
+    """Build the site from outputs that are there already, and print its address."""
+    typer.echo(site.build(runs.book_folder(), edition, folder).resolve().as_uri())
+
+
+@app.command()
+@_said()
+def verify() -> None:
+    """Fail where stored outputs of preset quick are not what today's code would give."""
+    book = runs.book_folder()
+    names = runs.chapter_names(book)
+    stale, old = editions.verify(book, names)
+    for name, reasons in old.items():
+        typer.echo(f"older than the code: {name}: {'; '.join(reasons)}")
+    for name, reasons in stale.items():
+        typer.echo(f"stale: {name}: {'; '.join(reasons)}", err=True)
+    if stale:
+        typer.echo(f"symgen: renew with `symgen run {' '.join(stale)} --store`", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"{len(names)} chapters show what today's code gives.")
+
+
+@app.command()
+@_said()
+def cache(
+    kind: Annotated[str | None, typer.Argument(help="With --clear: only this kind.")] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete what is stored.")] = False,
+) -> None:
+    """List what is stored (trained networks, masked outputs ...), or delete it."""
+    top = cache_folder()
+    kinds = sorted(p.name for p in top.glob("*") if p.is_dir())
+    if kind is not None and kind not in kinds:
+        raise runs.unknown("kind of stored result", kind, kinds)
+    if not kinds:
+        typer.echo(f"nothing is stored in {top}")
+    for name in kinds if kind is None else [kind]:
+        files = [p.stat() for p in (top / name).rglob("*") if p.is_file()]
+        count = sum(1 for _ in (top / name).rglob("*.safetensors"))
+        size = sum(s.st_size for s in files) / 2**20
+        days = (time.time() - min((s.st_mtime for s in files), default=time.time())) / 86400
+        if clear:
+            shutil.rmtree(top / name)
+        verb = "deleted  " if clear else ""
+        typer.echo(f"{verb}{name:<16} {count:>6} stored {size:>9.1f} MiB, oldest {days:.1f} days")
+
+
+def _sweep_one(command: list[str]) -> dict:
+    started = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = (done.stderr if done.returncode else done.stdout).strip().splitlines() or [""]
+    status = "failed" if done.returncode else "done"
+    if not done.returncode and "unchanged" in lines[-1]:
+        status = "unchanged"
+    reason = next((x.strip() for x in lines if "failed:" in x or "symgen:" in x), lines[-1])
+    return {
+        "status": status,
+        "seconds": round(time.perf_counter() - started, 1),
+        "error": reason if done.returncode else "",
+    }
+
+
+@app.command()
+@_said()
+def sweep(
+    grid: Annotated[Path, typer.Argument(help="YAML with chapter, preset and grid.")],
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a dask scheduler, to use many machines.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the runs and index.csv go.")] = None,
+    workers: Annotated[int, typer.Option(help="Runs at a time on this machine.")] = 1,
+) -> None:
+    """Run one chapter for every combination of some parameters; a second call continues."""
+    book = runs.book_folder()
+    if not grid.is_file():
+        raise BookError(f"no file {grid}: expected is a YAML file with chapter, preset and grid")
+    plan = runs.read_yaml(grid)
+    for key in set(plan) - {"chapter", "preset", "grid"}:
+        raise runs.unknown(f"key in {grid.name}", key, ["chapter", "preset", "grid"])
+    axes = plan.get("grid")
+    if not isinstance(axes, dict) or not all(isinstance(v, list) and v for v in axes.values()):
+        raise BookError(
+            f"{grid.name} must hold, under grid, a list of values for each parameter: "
+            "grid: {seed: [0, 1, 2]}"
+        )
+    chapter = runs.choose_chapters(book, [str(plan["chapter"])] if plan.get("chapter") else [])[0]
+    preset = plan.get("preset", "quick")
+    out = out or book / "_build" / "sweeps" / grid.stem
+    combinations = [dict(zip(axes, v, strict=True)) for v in itertools.product(*axes.values())]
+    commands, folders = [], []
+    for values in combinations:
+        runs.resolve(book, chapter, preset, values)
+        folders.append(out.resolve() / fingerprint([chapter, preset, values])[:8])
+        command = [sys.executable, "-m", "symgen.cli", "run", chapter, "--preset", preset]
+        for name, value in values.items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            command += ["-p", f"{name}={text}"]
+        commands.append([*command, "--out", str(folders[-1])])
+    typer.echo(f"{len(commands)} runs of {chapter} (preset {preset}) into {out}")
+    rows = []
+    for number, result in _each(commands, scheduler, workers):
+        values = combinations[number]
+        rows.append((number, {**values, **result, "folder": folders[number].name}))
+        typer.echo(f"[{len(rows)}/{len(commands)}] {values}: {result['status']} {result['error']}")
+        with atomic(out / "index.csv") as temporary, open(temporary, "w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=rows[0][1])
+            writer.writeheader()
+            writer.writerows(row for _, row in sorted(rows, key=lambda r: r[0]))
+    if any(row["status"] == "failed" for _, row in rows):
+        raise typer.Exit(1)
+
+
+def _each(
+    commands: list[list[str]], scheduler: str | None, workers: int
+) -> Iterator[tuple[int, dict]]:
+    """Yield the number and the result of each command as it ends."""
+    try:
+        from dask import distributed
+    except ImportError:
+        if scheduler is not None or workers > 1:
+            raise BookError(
+                "a scheduler, or more than one run at a time, needs dask, which is not installed: "
+                "pip install 'symgen[cluster]'"
+            ) from None
+        for number, command in enumerate(commands):
+            yield number, _sweep_one(command)
+        return
+    # Every command is a process of its own: notebooks do not share one event loop.
+    local = {"n_workers": workers, "threads_per_worker": 1}
+    with distributed.Client(**({"address": scheduler} if scheduler else local)) as client:
+        numbers = {client.submit(_sweep_one, c, pure=False): i for i, c in enumerate(commands)}
+        for done in distributed.as_completed(numbers):
+            yield numbers[done], done.result()
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,92 @@
+"""What all tests share: checked shapes, fixed random examples, a cache of their own, a small book."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import hypothesis
+import nbformat
+import pytest
+from jaxtyping import install_import_hook
+
+# Before anything imports symgen: its annotations, shapes included, are enforced in tests.
+HOOK = install_import_hook("symgen", "beartype.beartype")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+hypothesis.settings.register_profile("symgen", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("symgen")
+
+
+def pytest_configure(config):
+    # Here rather than in a fixture: the kernels that nbval starts inherit it as well.
+    config.symgen_cache = tempfile.mkdtemp(prefix="symgen-cache-")
+    os.environ["SYMGEN_CACHE"] = config.symgen_cache
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    for name in ("SYMGEN_DATA", "SYMGEN_OUT"):
+        os.environ.pop(name, None)
+
+    import torch
+
+    torch.set_num_threads(min(4, os.cpu_count() or 1))
+
+
+def pytest_unconfigure(config):
+    shutil.rmtree(config.symgen_cache, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def mirror() -> Path:
+    """The folder of real data laid out by hub id, where there is one."""
+    given = os.environ.get("SYMGEN_TEST_MIRROR")
+    folder = Path(given) if given else ROOT.parent / "shared" / "mirror"
+    if not folder.is_dir():
+        pytest.skip("no mirror of real data: name one in SYMGEN_TEST_MIRROR")
+    return folder
+
+
+PARAMETERS = """\
+preset = "quick"  # quick, cpu, gpu or paper
+n = 3  # number of input variables
+rate = 0.1  # a rate
+dataset = "digits"  # the data
+fail = False  # whether to fail half way
+"""
+SETUP = "import symgen\nchapter = symgen.Chapter({name!r}, globals())"
+WORK = """\
+from pathlib import Path
+print("n is", n, "in", Path.cwd().resolve())
+if fail:
+    raise ValueError("failed as told")
+"""
+
+
+def small_chapter(name: str, work: str = WORK) -> nbformat.NotebookNode:
+    """A chapter that takes a second or two."""
+    v4 = nbformat.v4
+    cells = [
+        v4.new_markdown_cell(f"# The chapter {name}\n\nIts goals."),
+        v4.new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]}),
+        v4.new_code_cell(SETUP.format(name=name)),
+        v4.new_code_cell(work),
+        v4.new_code_cell("chapter.provenance()"),
+    ]
+    for number, cell in enumerate(cells):
+        cell.id = f"cell-{number}"
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+
+
+@pytest.fixture
+def book(tmp_path, monkeypatch) -> Path:
+    """A book of two small chapters, which is also the working folder."""
+    folder = tmp_path / "book"
+    (folder / "chapters" / "presets").mkdir(parents=True)
+    (folder / "_toc.yml").write_text("format: jb-book\nroot: chapters/a_first\n")
+    for name in ("a_first", "b_second"):
+        nbformat.write(small_chapter(name), folder / "chapters" / f"{name}.ipynb")
+    (folder / "chapters/presets/quick.yml").write_text("a_first: {}\nb_second:\n")
+    (folder / "chapters/presets/cpu.yml").write_text("a_first: {n: 5}\n")
+    monkeypatch.chdir(folder)
+    return folder
