@@ -1,0 +1,382 @@
+"""Data sets: loading by name, and splits for target network, baseline networks and testing."""
+
+import dataclasses
+import functools
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from symgen.parts import ImagePart, LargeImagePart, Part, TextPart
+from symgen.sources import DATASETS, Rows, Source, decode, load_texts, nearest, read_rows
+
+__all__ = ["Data", "Samples", "load_dataset", "load_texts"]
+
+# Images up to this many pixels a side are decoded once and held in memory.
+SMALL = 64
+SPLITS = ("halves", "test", "thirds", "parts:K")
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """Some samples of a part.
+
+    Attributes:
+        x: inputs as the network takes them: an image tensor, or a mapping of token tensors.
+        y: (sample,) int64 labels.
+        index: (sample,) int64 positions in the part.
+        part: the part they were drawn from.
+    """
+
+    x: Any
+    y: Int[Tensor, " sample"]
+    index: Int[Tensor, " sample"]
+    part: Part
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def show(self, i: int) -> Any:
+        """Return sample i for display: a uint8 array (height, width, 3), or its text."""
+        position = int(self.index[i])
+        return (
+            self.part.text(position) if isinstance(self.part, TextPart) else self.part.image(position)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """A data set, split.
+
+    Attributes:
+        name: as it was asked for.
+        kind: ``"image"`` or ``"text"``.
+        classes: names of the classes.
+        parts: name to `Part`; always "target", "baseline" and "test".
+        tokenizer: of a text data set, else None.
+        identity: the arguments that produced it.
+        skipped: corrupt images that were left out, as "split row".
+    """
+
+    name: str
+    kind: str
+    classes: list[str]
+    parts: dict[str, Part]
+    tokenizer: Any = None
+    identity: dict = dataclasses.field(default_factory=dict)
+    skipped: tuple[str, ...] = ()
+
+    def part(self, name: str) -> Part:
+        """Return the part with this name."""
+        if name not in self.parts:
+            raise ValueError(
+                f'data set "{self.name}" has no part "{name}"; it has '
+                f"{', '.join(self.parts)}.{nearest(name, self.parts)}"
+            )
+        return self.parts[name]
+
+    @property
+    def image_size(self) -> int | None:
+        """Pixels a side of the images as the networks see them; None for texts."""
+        return None if self.kind == "text" else self.parts["target"].image(0).shape[0]
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The options of `build_network` that follow from the data.
+
+        Example:
+            >>> load_dataset("digits").spec
+            {'classes': 10, 'channels': 3, 'image_size': 20}
+        """
+        if self.kind == "image":
+            return {"classes": len(self.classes), "channels": 3, "image_size": self.image_size}
+        return {
+            "classes": len(self.classes),
+            "vocabulary": len(self.tokenizer),
+            "pad_token_id": self.tokenizer.pad_token_id,
+        }
+
+    def sample(
+        self, count: int, part: str = "target", n_classes: int | None = None, seed: int = 0
+    ) -> Samples:
+        """Draw samples balanced over classes (App. J.1).
+
+        Where a class has too few samples, the others make up for it. A smaller count with the
+        same seed gives the beginning of a larger one.
+
+        Args:
+            count: number of samples.
+            part: name of the part to draw from.
+            n_classes: draw this many classes first, then samples from these only.
+            seed: of the draw.
+
+        Raises:
+            ValueError: if the part holds fewer samples or classes than asked for.
+
+        Example:
+            >>> load_dataset("digits").sample(20).y.bincount().tolist()
+            [2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+        """
+        chosen = self.part(part)
+        labels = chosen.labels.numpy()
+        generator = np.random.default_rng([seed, 101])
+        order = generator.permutation(len(labels))
+        present = generator.permutation(np.unique(labels))
+        if n_classes is not None:
+            if not 1 <= n_classes <= len(present):
+                raise ValueError(
+                    f'n_classes={n_classes}: part "{part}" of "{self.name}" has '
+                    f"{len(present)} classes; ask for 1 to {len(present)}"
+                )
+            present = present[:n_classes]
+        order = order[np.isin(labels[order], present)]
+        if not 1 <= count <= len(order):
+            raise ValueError(
+                f'count={count}: part "{part}" of "{self.name}" has {len(order)} samples of '
+                f"the {len(present)} classes to draw from; ask for 1 to {len(order)}"
+            )
+        # One of each class, then a second of each class, and so on.
+        place = {c: k for k, c in enumerate(present)}
+        rank = np.empty(len(order), dtype=np.int64)
+        for c in present:
+            mine = labels[order] == c
+            rank[mine] = np.arange(mine.sum()) * len(place) + place[c]
+        index = torch.from_numpy(order[np.argsort(rank)][:count])
+        x, y = chosen.batch(index)
+        return Samples(x, y, index, chosen)
+
+
+def load_dataset(
+    name: str,
+    revision: str | None = None,
+    train_size: int | None = None,
+    label_noise: float = 0.0,
+    split: str = "halves",
+    classes: int | list | None = None,
+    test_size: int | None = None,
+    max_length: int = 64,
+    tokenizer: Any = None,
+    seed: int = 0,
+) -> Data:
+    """Load a data set and split it for a target network and its baseline networks (App. E.1).
+
+    It is read from the folder `SYMGEN_DATA` where that holds it, else from the hub. Parts are
+    disjoint, and have the same number of samples of every class.
+
+    Args:
+        name: "digits", "planted-sentiment", or a hub id such as "uoft-cs/cifar10".
+        revision: commit, tag or branch on the hub.
+        train_size: number of training samples of each part; None takes all there are.
+        label_noise: share of the training labels of each part, 0 to 1, replaced by another
+            class drawn at random.
+        split: "halves" of the training set for target and baseline; "test", with a baseline
+            trained on the test samples (Section 2.2); "thirds" A, B and C (App. N);
+            "parts:K" for a target and K baselines (App. C).
+        classes: keep the first so many classes, or those named.
+        test_size: number of test samples; None takes all there are.
+        max_length: texts are cut to this many tokens.
+        tokenizer: for texts: a tokenizer, a hub id or path, a vocabulary size, or None for
+            one trained on the training texts.
+        seed: of the split and the noise.
+
+    Raises:
+        ValueError: for anything unknown, missing or too large, with what there is.
+        FileNotFoundError: where there is neither a local copy nor a way to the hub.
+
+    Example:
+        >>> data = load_dataset("digits", train_size=100)
+        >>> {name: len(part) for name, part in data.parts.items()}
+        {'target': 100, 'baseline': 100, 'test': 446}
+    """
+    names, count = _part_names(split)
+    if not 0 <= label_noise <= 1:
+        raise ValueError(f"label_noise={label_noise}: expected a share from 0 to 1")
+    train, test = read_rows(name, "train", revision), read_rows(name, "test", revision)
+    kept, class_names = _classes(train, classes, name)
+    indices = _deal(train, kept, count, train_size, seed, f'training set of "{name}"')
+    test_index = _deal(test, kept, 1, test_size, seed, f'test set of "{name}"')[0]
+    everything = [(train, "train", index) for index in indices]
+    if split == "test":
+        baseline = _deal(test, kept, 1, train_size, seed, f'test set of "{name}"')[0]
+        everything.append((test, "test", baseline))
+    everything.append((test, "test", test_index))
+    source = DATASETS.get(name, Source())
+    if train.kind == "text":
+        from symgen.corpus import load_tokenizer
+
+        texts = train.take(np.concatenate(indices))
+        tokenizer = load_tokenizer(tokenizer, texts)
+    remap = np.full(max(kept) + 2, -1)
+    remap[kept] = np.arange(len(kept))
+    parts, skipped = {}, []
+    for k, (rows, origin, index) in enumerate(everything):
+        key = names[k] if k < len(everything) - 1 else "test"
+        if rows.kind == "text":
+            make = functools.partial(_text_part, tokenizer=tokenizer, max_length=max_length)
+        else:
+            make = functools.partial(_image_part, source=source)
+        parts[key], lost = make(rows, index, remap)
+        skipped += [f"{origin} {i}" for i in lost]
+        if key != "test":
+            _add_noise(parts[key], label_noise, len(kept), seed, k)
+    _report(skipped, sum(len(i) for _, _, i in everything), name)
+    for alias, original in _aliases(names).items():
+        parts[alias] = parts[original]
+    identity = {
+        "name": name, "revision": revision, "train_size": train_size, "label_noise": label_noise,
+        "split": split, "classes": classes, "test_size": test_size, "seed": seed,
+    }  # fmt: skip
+    return Data(name, train.kind, class_names, parts, tokenizer, identity, tuple(skipped))
+
+
+def _part_names(split: str) -> tuple[list[str], int]:
+    """Return the names of the trained parts, and how many of them share the training set."""
+    if split == "halves":
+        return ["target", "baseline"], 2
+    if split == "test":
+        return ["target", "baseline"], 1
+    if split == "thirds":
+        return ["A", "B", "C"], 3
+    kind, _, number = split.partition(":")
+    if kind == "parts" and number.isdigit() and int(number) >= 1:
+        return ["target", *(f"baseline{k}" for k in range(1, int(number) + 1))], int(number) + 1
+    raise ValueError(
+        f'split="{split}" is unknown; expected one of {", ".join(SPLITS)} with a number for '
+        f"K.{nearest(split, SPLITS)}"
+    )
+
+
+def _aliases(names: list[str]) -> dict[str, str]:
+    if names[0] == "A":
+        return {"target": "A", "baseline": "B"}
+    return {} if names[1] == "baseline" else {"baseline": "baseline1"}
+
+
+def _classes(rows: Rows, wanted: int | list | None, name: str) -> tuple[list[int], list[str]]:
+    known = rows.classes
+    if wanted is None:
+        # A subset of a data set may name classes of which it holds no sample.
+        kept = [int(c) for c in np.unique(rows.labels[rows.labels >= 0])]
+    elif isinstance(wanted, int):
+        if not 2 <= wanted <= len(known):
+            raise ValueError(
+                f'classes={wanted}: "{name}" has {len(known)} classes; ask for 2 to {len(known)}'
+            )
+        kept = list(range(wanted))
+    else:
+        for c in wanted:
+            if c not in known and not (isinstance(c, int) and 0 <= c < len(known)):
+                raise ValueError(
+                    f'"{name}" has no class {c!r}; it has {", ".join(known)}.{nearest(c, known)}'
+                )
+        kept = sorted({known.index(c) if c in known else c for c in wanted})
+    if len(kept) < 2:
+        raise ValueError(f'"{name}": a classification needs at least 2 classes, got {len(kept)}')
+    return kept, [known[c] for c in kept]
+
+
+def _deal(
+    rows: Rows, kept: list[int], count: int, size: int | None, seed: int, what: str
+) -> list[np.ndarray]:
+    """Deal row numbers into `count` disjoint parts with the same number of rows of each class."""
+    generator = np.random.default_rng([seed, 7])
+    piles = [generator.permutation(np.flatnonzero(rows.labels == c)) for c in range(max(kept) + 1)]
+    piles = [piles[c] for c in kept]
+    available = np.array([len(pile) // count for pile in piles])
+    quota = available
+    if size is not None:
+        if not 1 <= size <= available.sum():
+            raise ValueError(
+                f"{size} samples in each of {count} part(s) were asked for, but the {what} has "
+                f"{sum(map(len, piles))}, which gives at most {available.sum()} in each"
+            )
+        # Shares as in the whole set; what rounding leaves goes to the largest remainders.
+        exact = size * available / available.sum()
+        quota = np.floor(exact).astype(int)
+        quota[np.argsort(quota - exact, kind="stable")[: size - quota.sum()]] += 1
+    empty = [rows.classes[c] for c, q in zip(kept, quota, strict=True) if q == 0]
+    if empty:
+        raise ValueError(
+            f"no sample is left of class {', '.join(empty[:5])} in the {what} when it is divided "
+            f"into {count} part(s) of {int(quota.sum())} samples; use more samples or fewer classes"
+        )
+    parts = [
+        np.concatenate([pile[k::count][:q] for pile, q in zip(piles, quota, strict=True)])
+        for k in range(count)
+    ]
+    return [generator.permutation(part) for part in parts]
+
+
+def _text_part(
+    rows: Rows, index: np.ndarray, remap: np.ndarray, tokenizer: Any, max_length: int
+) -> tuple[Part, list[int]]:
+    labels = torch.from_numpy(remap[rows.labels[index]])
+    return TextPart(rows.take(index), labels, tokenizer, max_length), []
+
+
+def _image_part(
+    rows: Rows, index: np.ndarray, remap: np.ndarray, source: Source
+) -> tuple[Part, list[int]]:
+    raw = rows.take(index)
+    boxes = None if rows.boxes is None else rows.boxes[index]
+
+    def pixels(i: int) -> np.ndarray | None:
+        try:
+            # A whole decode at an eighth of the size is enough to find a cut-off file.
+            image = decode(raw[i], draft=None if size <= SMALL else (size // 8, size // 8))
+        except (OSError, ValueError, SyntaxError):
+            return None
+        if size > SMALL:
+            return np.empty(0)
+        return np.asarray(image if image.size == (size, size) else image.resize((size, size)))
+
+    size = source.size or _native_size(raw)
+    with ThreadPoolExecutor() as pool:
+        decoded = list(pool.map(pixels, range(len(raw))))
+    good = [i for i, image in enumerate(decoded) if image is not None]
+    lost = sorted(set(range(len(raw))) - set(good))
+    labels = torch.from_numpy(remap[rows.labels[index[good]]])
+    if size > SMALL:
+        source = dataclasses.replace(source, size=size)
+        kept = None if boxes is None else boxes[good]
+        part = LargeImagePart([raw[i] for i in good], labels, source, kept)
+    else:
+        stacked = np.stack([decoded[i] for i in good]) if good else np.empty((0, 1, 1, 3), np.uint8)
+        part = ImagePart(torch.from_numpy(stacked).permute(0, 3, 1, 2).contiguous(), labels, source)
+    return part, [int(index[i]) for i in lost]
+
+
+def _native_size(raw: list) -> int:
+    for first in raw[:10]:
+        try:
+            width, height = decode(first).size
+        except (OSError, ValueError, SyntaxError):
+            continue
+        return width if width == height and width <= SMALL else 224
+    return 224
+
+
+def _report(skipped: list[str], total: int, name: str) -> None:
+    if not skipped:
+        return
+    text = (
+        f'{len(skipped)} of {total} images of "{name}" are corrupt (split and row: '
+        f"{', '.join(skipped[:5])}{', ...' if len(skipped) > 5 else ''})"
+    )
+    if len(skipped) > 0.01 * total:
+        raise ValueError(f"{text}; more than 1 % is too many: get the data set again")
+    warnings.warn(f"{text}; they are left out", UserWarning, stacklevel=3)
+
+
+def _add_noise(part: Part, share: float, classes: int, seed: int, k: int) -> None:
+    """Replace a share of the labels, each by another class drawn at random."""
+    generator = np.random.default_rng([seed, 13, k])
+    count = round(share * len(part))
+    chosen = generator.permutation(len(part))[:count]
+    step = torch.from_numpy(generator.integers(1, classes, size=count))
+    part.labels = part.clean_labels.clone()
+    part.labels[chosen] = (part.labels[chosen] + step) % classes

@@ -1,0 +1,435 @@
+"""Networks by name: image classifiers, BERT classifiers and causal language models."""
+
+import contextlib
+import dataclasses
+import inspect
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from symgen.sources import local_folder, nearest, unavailable
+
+# Images up to this many pixels a side get a stem without the early downsampling.
+SMALL = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """One line of the registry.
+
+    Attributes:
+        build: from (classes, channels, image_size, **options), or for texts (classes,
+            vocabulary, pad_token_id, **options), to a module.
+        kind: ``"image"`` or ``"text"``.
+        learning_rate: default of `train`; SGD for images, AdamW for texts.
+    """
+
+    build: Callable[..., nn.Module]
+    kind: str = "image"
+    learning_rate: float = 0.05
+
+
+def device() -> torch.device:
+    """Return the device that networks run on: the GPU where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class SmallCNN(nn.Module):
+    """Three convolutions and a linear layer; trains on digits in seconds."""
+
+    def __init__(self, classes: int, channels: int, image_size: int, width: int = 16):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 3, padding=1)
+        self.relu1 = nn.ReLU()
+        self.conv2 = nn.Conv2d(width, 2 * width, 3, padding=1)
+        self.relu2 = nn.ReLU()
+        self.conv3 = nn.Conv2d(2 * width, 2 * width, 3, padding=1)
+        self.relu3 = nn.ReLU()
+        self.pool = nn.MaxPool2d(2)
+        self.linear = nn.Linear(2 * width * (image_size // 4) ** 2, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits (sample, class)."""
+        x = self.pool(self.relu1(self.conv1(x)))
+        x = self.pool(self.relu2(self.conv2(x)))
+        return self.linear(self.relu3(self.conv3(x)).flatten(1))
+
+
+class _Block(nn.Module):
+    def __init__(self, inputs: int, width: int, stride: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu1 = nn.ReLU()
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.relu2 = nn.ReLU()
+        self.stride, self.added = stride, width - inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn2(self.conv2(self.relu1(self.bn1(self.conv1(x)))))
+        if self.added:
+            # The shortcut without parameters: subsampled, new channels zero (He et al., option A).
+            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.added))
+        return self.relu2(y + x)
+
+
+class ResNetCIFAR(nn.Module):
+    """The residual network of depth 6n + 2 for small images (He et al. 2016, Section 4.2)."""
+
+    def __init__(self, classes: int, channels: int, image_size: int, depth: int = 20):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.relu = nn.ReLU()
+        blocks, inputs = [], 16
+        for width in (16, 32, 64):
+            for k in range((depth - 2) // 6):
+                blocks.append(_Block(inputs, width, 2 if k == 0 and width > 16 else 1))
+                inputs = width
+        self.blocks = nn.Sequential(*blocks)
+        self.linear = nn.Linear(64, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits (sample, class)."""
+        return self.linear(self.blocks(self.relu(self.bn1(self.conv1(x)))).mean((2, 3)))
+
+
+def _resnet(name: str) -> Callable[..., nn.Module]:
+    def build(classes: int, channels: int, image_size: int, **options: Any) -> nn.Module:
+        import torchvision
+
+        model = getattr(torchvision.models, name)(num_classes=classes, **options)
+        if image_size <= SMALL:
+            # The stem for small images; from 33 pixels on, one of its two halvings is kept.
+            stride = 1 if image_size <= 32 else 2
+            model.conv1 = nn.Conv2d(channels, 64, 3, stride, 1, bias=False)
+            model.maxpool = nn.Identity()
+        elif channels != 3:
+            model.conv1 = nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
+        nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
+        return model
+
+    return build
+
+
+def _vgg(name: str) -> Callable[..., nn.Module]:
+    def build(
+        classes: int, channels: int, image_size: int, batch_norm: bool = False, **options: Any
+    ) -> nn.Module:
+        import torchvision
+
+        maker = getattr(torchvision.models, f"{name}_bn" if batch_norm else name)
+        if image_size > SMALL and channels == 3:
+            return maker(num_classes=classes, **options)
+        # The published classifier expects 7 x 7 positions; small images leave 1 x 1 or 2 x 2.
+        with torch.device("meta"):
+            model = maker(num_classes=classes, init_weights=False, **options)
+        side = max(1, min(7, image_size // 32))
+        hidden = 4096 if image_size > SMALL else 512
+        drop = options.get("dropout", 0.5)
+        first = model.features[0]
+        features = [nn.Conv2d(channels, first.out_channels, 3, padding=1), *model.features[1:]]
+        model.features = nn.Sequential(*features)
+        model.avgpool = nn.AdaptiveAvgPool2d(side)
+        model.classifier = nn.Sequential(
+            nn.Linear(512 * side**2, hidden), nn.ReLU(), nn.Dropout(drop),
+            nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(drop),
+            nn.Linear(hidden, classes),
+        )  # fmt: skip
+        target = first.weight.device if torch.get_default_device().type == "meta" else "cpu"
+        model = model.to_empty(device=target)
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.BatchNorm2d):
+                module.reset_running_stats()
+                nn.init.ones_(module.weight)
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Linear):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                nn.init.zeros_(module.bias)
+        return model
+
+    return build
+
+
+class TextClassifier(nn.Module):
+    """A sequence classifier of `transformers` whose forward takes token tensors and gives logits.
+
+    Args:
+        model: such as ``BertForSequenceClassification``.
+    """
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Mapping[str, Tensor] | Tensor) -> Tensor:
+        """Return the logits (sample, class).
+
+        Args:
+            x: input_ids (sample, token), or a mapping of what the model takes: input_ids or
+                inputs_embeds, and attention_mask.
+        """
+        return self.model(**(x if isinstance(x, Mapping) else {"input_ids": x})).logits
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the layer that embeds tokens."""
+        return self.model.get_input_embeddings()
+
+
+def _bert(layers: int, hidden: int) -> Callable[..., nn.Module]:
+    def build(
+        classes: int, vocabulary: int = 30522, pad_token_id: int = 0, **options: Any
+    ) -> nn.Module:
+        transformers = _transformers()
+        config = transformers.BertConfig(
+            vocab_size=vocabulary,
+            hidden_size=hidden,
+            num_hidden_layers=layers,
+            num_attention_heads=max(2, hidden // 64),
+            intermediate_size=4 * hidden,
+            num_labels=classes,
+            pad_token_id=pad_token_id,
+            **options,
+        )
+        return TextClassifier(transformers.BertForSequenceClassification(config))
+
+    return build
+
+
+NETWORKS: dict[str, Network] = {
+    "cnn": Network(SmallCNN),
+    "resnet20": Network(ResNetCIFAR, learning_rate=0.1),
+    **{name: Network(_resnet(name)) for name in ("resnet18", "resnet50", "resnet101")},
+    **{name: Network(_vgg(name), learning_rate=0.01) for name in ("vgg11", "vgg16", "vgg19")},
+    # Sizes and names of Turc et al. 2019.
+    "bert-tiny": Network(_bert(2, 128), "text", 1e-3),
+    "bert-mini": Network(_bert(4, 256), "text", 5e-4),
+    "bert-small": Network(_bert(4, 512), "text", 3e-4),
+    "bert-medium": Network(_bert(8, 512), "text", 2e-4),
+    "bert-large": Network(_bert(24, 1024), "text", 5e-5),
+}
+# Rate for weights that were trained before.
+FINE_TUNING_RATE = 3e-5
+
+
+def lookup(name: str) -> Network:
+    """Return the registry line of a network, or one that loads a fine-tuned model by its id.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    if name in NETWORKS:
+        return NETWORKS[name]
+    if "/" in name or local_folder(name):
+        return Network(lambda classes, **o: _pretrained(name, classes, **o), "text", FINE_TUNING_RATE)
+    raise ValueError(
+        f'unknown network "{name}"; known are {", ".join(NETWORKS)}, and any id "<owner>/<name>" '
+        f"of a sequence classifier on the hub or under SYMGEN_DATA.{nearest(name, NETWORKS)}"
+    )
+
+
+def build_network(
+    name: str, classes: int = 10, channels: int = 3, image_size: int = 32, seed: int = 0,
+    **options: Any,
+) -> nn.Module:  # fmt: skip
+    """Build a network in eval mode, its weights drawn from the seed alone.
+
+    Args:
+        name: from the registry `NETWORKS`, or the id of a sequence classifier to fine-tune.
+        classes: number of logits.
+        channels: of the images; not used by text networks.
+        image_size: pixels a side; not used by text networks.
+        seed: of the weights; the global random state is left as it was.
+        **options: of the architecture, such as ``width`` of "cnn", ``batch_norm`` of VGG,
+            ``vocabulary`` of BERT. `Data.spec` gives those that follow from the data.
+
+    Raises:
+        ValueError: for an unknown name or option.
+
+    Example:
+        >>> build_network("cnn", classes=10, image_size=20)(torch.zeros(1, 3, 20, 20)).shape
+        torch.Size([1, 10])
+    """
+    network = lookup(name)
+    arguments: dict[str, Any] = {"classes": classes}
+    if network.kind == "image":
+        arguments |= {"channels": channels, "image_size": image_size}
+    # Weights are drawn on the CPU, where a seed gives the same numbers on every machine.
+    with torch.random.fork_rng(devices=[]):
+        torch.random.default_generator.manual_seed(seed)
+        try:
+            model = network.build(**arguments, **options)
+        except TypeError as error:
+            known = [p for p in inspect.signature(network.build).parameters if p != "options"]
+            raise ValueError(
+                f'network "{name}" does not take these options: {error}; it knows '
+                f"{', '.join(known)}"
+            ) from error
+    model.input_shape = (channels, image_size, image_size) if network.kind == "image" else None
+    return model.eval()
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: object = "") -> nn.Module:
+    """Load stored weights into a network, in place.
+
+    Args:
+        model: of the architecture that the weights belong to.
+        weights: name to tensor.
+        origin: named in the error.
+
+    Raises:
+        ValueError: if names or shapes differ, with the first that do.
+    """
+    own = model.state_dict()
+    problems = [f"missing {k}" for k in own if k not in weights]
+    problems += [f"not expected {k}" for k in weights if k not in own]
+    problems += [
+        f"{k} is {tuple(weights[k].shape)}, not {tuple(v.shape)}"
+        for k, v in own.items()
+        if k in weights and weights[k].shape != v.shape
+    ]
+    if problems:
+        raise ValueError(
+            f"the weights {origin} are of another architecture than this "
+            f"{type(model).__name__}: {'; '.join(problems[:6])}"
+            + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
+        )
+    model.load_state_dict(weights)
+    return model
+
+
+def find_layer(model: nn.Module, name: str = "first_relu", x: Any = None) -> str:
+    """Return the dotted name of a layer: by default of the first ReLU in execution order.
+
+    Args:
+        model: any network; it is run once to see which ReLU comes first.
+        name: "first_relu", or the dotted name of a layer, which is checked. Language networks
+            have no ReLU to mask at: for them "first_relu" gives the embedding layer.
+        x: an input to run; needed for networks not made by `build_network`.
+
+    Raises:
+        ValueError: if there is no such layer, with what to name instead.
+
+    Example:
+        >>> find_layer(build_network("resnet20"))
+        'relu'
+    """
+    modules = dict(model.named_modules())
+    if name != "first_relu":
+        if name in modules:
+            return name
+        raise ValueError(
+            f'{type(model).__name__} has no layer "{name}".{nearest(name, modules)} '
+            f"Names look like {', '.join([k for k in modules if k][:8])}"
+        )
+    if hasattr(model, "get_input_embeddings"):
+        embedding = model.get_input_embeddings()
+        return next(k for k, module in modules.items() if module is embedding)
+    if x is None:
+        shape = getattr(model, "input_shape", None) or (3, 32, 32)
+        parameter = next(model.parameters())
+        x = torch.zeros(1, *shape, dtype=parameter.dtype, device=parameter.device)
+    called: list[str] = []
+    kinds = (nn.ReLU, nn.ReLU6, nn.LeakyReLU)
+    hooks = [
+        module.register_forward_hook(lambda *_, k=k: called.append(k))
+        for k, module in modules.items()
+        if isinstance(module, kinds)
+    ]
+    with _evaluating(model), contextlib.ExitStack() as stack, torch.no_grad():
+        for hook in hooks:
+            stack.callback(hook.remove)
+        model(x)
+    if called:
+        return called[0]
+    raise ValueError(
+        f"{type(model).__name__} calls no ReLU module (a ReLU called as a function cannot be "
+        "found); name the layer after which to mask by its dotted name, one of "
+        f"{', '.join([k for k in modules if k][:12])}"
+    )
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError(
+            "text networks need the library transformers, which is not installed; "
+            "install it by: pip install 'symgen[llm]'"
+        ) from error
+    return transformers
+
+
+def resolve(name: str) -> str:
+    """Return the local path of a model: as given, or under `SYMGEN_DATA`; else the id itself."""
+    return str(local_folder(name) or name)
+
+
+def _pretrained(name: str, classes: int, vocabulary: Any = None, **options: Any) -> nn.Module:
+    options.pop("pad_token_id", None)
+    return TextClassifier(
+        _from_pretrained("AutoModelForSequenceClassification", name, num_labels=classes, **options)
+    )
+
+
+def _from_pretrained(kind: str, name: str, **options: Any) -> Any:
+    loader = getattr(_transformers(), kind)
+    try:
+        return loader.from_pretrained(resolve(name), **options)
+    except (OSError, ConnectionError) as error:
+        if Path(resolve(name)).is_dir():
+            raise ValueError(
+                f"{resolve(name)} is not in from_pretrained format ({error}); expected "
+                "config.json, model.safetensors and tokenizer.json"
+            ) from error
+        raise unavailable(name, "model", "config.json", str(error).split("\n")[0]) from error
+
+
+def load_causal_lm(
+    name_or_path: str, dtype: str | torch.dtype | None = None, device_map: Any = None
+) -> tuple[nn.Module, Any]:
+    """Load a causal language model in eval mode, and its tokenizer.
+
+    Args:
+        name_or_path: hub id, id under `SYMGEN_DATA`, or path in from_pretrained format.
+        dtype: such as "bfloat16"; None keeps that of the stored weights.
+        device_map: "auto" spreads a model over several GPUs; None uses one device.
+
+    Raises:
+        FileNotFoundError: where there is neither a local copy nor a way to the hub.
+        ImportError: if the extra ``llm`` is not installed.
+    """
+    if isinstance(dtype, str) and dtype != "auto":
+        if not isinstance(getattr(torch, dtype, None), torch.dtype):
+            known = ("float32", "float16", "bfloat16", "float64")
+            raise ValueError(
+                f'dtype="{dtype}" is unknown; expected one of {", ".join(known)}.'
+                f"{nearest(dtype, known)}"
+            )
+        dtype = getattr(torch, dtype)
+    options = {"dtype": dtype if dtype is not None else "auto", "device_map": device_map}
+    model = _from_pretrained("AutoModelForCausalLM", os.fspath(name_or_path), **options)
+    tokenizer = _from_pretrained("AutoTokenizer", os.fspath(name_or_path))
+    return (model if device_map is not None else model.to(device())).eval(), tokenizer

@@ -1,0 +1,326 @@
+"""Where rows come from: sets embedded here, the folder `SYMGEN_DATA`, or the Hugging Face hub."""
+
+import dataclasses
+import difflib
+import functools
+import io
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What the columns of a data set cannot tell about it.
+
+    Attributes:
+        rows: for an embedded set, the function from the name of a split to its `Rows`.
+        size: images are brought to this many pixels a side; None keeps their own size.
+        box: column of bounding boxes (x, y, width, height) that images are cropped to.
+        statistics: mean and standard deviation of each channel, of values in 0..1.
+        flip: whether a mirrored image is still an example of its class.
+        text: column read by `load_texts` where a set has several columns of text.
+        revision: asked of the hub when the caller names none.
+    """
+
+    rows: Callable[[str], "Rows"] | None = None
+    size: int | None = None
+    box: str | None = None
+    statistics: tuple = IMAGENET
+    flip: bool = True
+    text: str | None = None
+    revision: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """The rows of one split, in one form for every source.
+
+    Attributes:
+        kind: ``"image"`` or ``"text"``.
+        labels: (rows,) class indices, -1 where unknown.
+        classes: names of the classes.
+        take: from row numbers to raw inputs: encoded bytes, uint8 HWC arrays or strings.
+        boxes: (rows, 4) bounding boxes in pixels, or None.
+    """
+
+    kind: str
+    labels: np.ndarray
+    classes: list[str]
+    take: Callable[[np.ndarray], list]
+    boxes: np.ndarray | None = None
+
+
+def _digits(split: str) -> Rows:
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    # Each class in the order of the set: three of four rows train, so all writers are in both.
+    chosen = np.arange(len(bunch.target)) % 4 == 3
+    chosen = np.flatnonzero(chosen if split == "test" else ~chosen)
+    pixels = (bunch.images[chosen] * (255 / 16)).round().astype(np.uint8)
+    # 8 pixels a side cannot hold a 5 x 5 grid of patches; 20 give patches of 4 x 4.
+    enlarged = [np.asarray(Image.fromarray(p).resize((20, 20), Image.BILINEAR)) for p in pixels]
+    images = np.repeat(np.stack(enlarged)[..., None], 3, axis=-1)
+    return Rows(
+        "image", bunch.target[chosen], [str(d) for d in range(10)], lambda i: list(images[i])
+    )
+
+
+DATASETS: dict[str, Source] = {
+    "digits": Source(rows=_digits, statistics=((0.305,) * 3, (0.324,) * 3), flip=False),
+    "uoft-cs/cifar10": Source(statistics=((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))),
+    "zh-plus/tiny-imagenet": Source(),
+    "bentrevett/caltech-ucsd-birds-200-2011": Source(box="bbox", size=224),
+    "stanfordnlp/sst2": Source(),
+    "fancyzhx/ag_news": Source(),
+    "rajpurkar/squad": Source(text="context"),
+    "roneneldan/TinyStories": Source(),
+    # On the hub this set is a loading script, which is refused; its converted copy is read.
+    "karpathy/tiny_shakespeare": Source(revision="refs/convert/parquet"),
+}
+
+
+def nearest(given: str, known: Iterable[str]) -> str:
+    """Return `` did you mean "x"?`` for the known name most like `given`, or an empty string."""
+    found = difflib.get_close_matches(str(given), [str(k) for k in known], n=1, cutoff=0.5)
+    return f' Did you mean "{found[0]}"?' if found else ""
+
+
+def local_folder(name: str) -> Path | None:
+    """Return the folder of a data set or model under `SYMGEN_DATA`, or None where there is none.
+
+    Args:
+        name: hub id such as ``"uoft-cs/cifar10"``.
+
+    Raises:
+        ValueError: if the id would lead out of the folder.
+        FileNotFoundError: if `SYMGEN_DATA` is set to something that is no folder.
+    """
+    root = os.environ.get("SYMGEN_DATA")
+    if not root:
+        return None
+    if not Path(root).is_dir():
+        raise FileNotFoundError(
+            f'SYMGEN_DATA is set to "{root}", which is no folder; set it to the folder that '
+            "holds <owner>/<name>/<split>.parquet, or unset it to use the hub"
+        )
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f'"{name}" is no data set or model id; expected "<owner>/<name>"')
+    folder = Path(root) / path
+    return folder if folder.is_dir() else None
+
+
+def unavailable(name: str, what: str, example: str, cause: object) -> FileNotFoundError:
+    """Return the error that names both ways to get a data set or model that is not here."""
+    root = os.environ.get("SYMGEN_DATA") or "$SYMGEN_DATA"
+    return FileNotFoundError(
+        f'{what} "{name}" could not be had from the hub ({cause}), and there is no local copy. '
+        f"Either connect this machine to the hub (huggingface.co), or set SYMGEN_DATA to a "
+        f"folder that holds it: expected {Path(root) / name / example}"
+    )
+
+
+def open_splits(name: str, revision: str | None = None) -> dict[str, Callable[[], Any]]:
+    """Return, for each split of a data set, the function that reads it.
+
+    Args:
+        name: registered name, or id on the hub or under `SYMGEN_DATA`.
+        revision: commit, tag or branch on the hub.
+
+    Raises:
+        ValueError: for an unknown name, or a file that is no whole parquet file.
+        FileNotFoundError: where there is neither a local copy nor a way to the hub.
+    """
+    source = DATASETS.get(name, Source())
+    if source.rows is not None:
+        return {split: functools.partial(source.rows, split) for split in ("train", "test")}
+    folder = local_folder(name)
+    if folder is not None:
+        files: dict[str, list[Path]] = {}
+        for path in sorted([*folder.glob("*.parquet"), *folder.glob("data/*.parquet")]):
+            # As on the hub: "train.parquet", or shards "train-00000-of-00002.parquet".
+            files.setdefault(path.stem.split("-")[0], []).append(path)
+        if not files:
+            raise FileNotFoundError(
+                f"{folder} holds no parquet file; expected for instance {folder}/train.parquet"
+            )
+        return {split: functools.partial(_read_parquet, paths) for split, paths in files.items()}
+    if "/" not in name:
+        raise ValueError(
+            f'unknown data set "{name}"; known are {", ".join(DATASETS)}, and any id '
+            f'"<owner>/<name>" on the hub or under SYMGEN_DATA.{nearest(name, DATASETS)}'
+        )
+    return _from_hub(name, revision or source.revision)
+
+
+def _read_parquet(paths: list[Path]) -> Any:
+    import datasets
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = []
+    for path in paths:
+        try:
+            tables.append(pq.read_table(path))
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(
+                f"{path} cannot be read as parquet ({error}); it may be cut off or damaged: "
+                "compare its size and checksum with the original, and copy it again"
+            ) from error
+    return datasets.Dataset(datasets.table.InMemoryTable(pa.concat_tables(tables)))
+
+
+def _from_hub(name: str, revision: str | None) -> dict[str, Callable[[], Any]]:
+    import datasets
+
+    try:
+        found = datasets.load_dataset(name, revision=revision)
+    except datasets.exceptions.DatasetNotFoundError as error:
+        raise FileNotFoundError(
+            f'the hub has no data set "{name}"'
+            + (f' at revision "{revision}"' if revision else "")
+            + f", or it needs a login; check the spelling.{nearest(name, DATASETS)}"
+        ) from error
+    except Exception as error:
+        raise unavailable(name, "data set", "train.parquet", error) from error
+    return {split: functools.partial(found.__getitem__, split) for split in found}
+
+
+def read_rows(name: str, split: str, revision: str | None = None) -> Rows:
+    """Return the labelled rows of one split, its columns recognised from their features.
+
+    Args:
+        name: registered name or id.
+        split: ``"train"`` or ``"test"``; where a set has no labelled test split, its
+            validation split stands in.
+        revision: commit, tag or branch on the hub.
+
+    Raises:
+        ValueError: where a split, an input column or a label column is missing.
+    """
+    splits = open_splits(name, revision)
+    wanted = ["train"] if split == "train" else ["test", "validation", "valid", "val", "dev"]
+    for candidate in wanted:
+        if candidate in splits:
+            read = splits[candidate]()
+            rows = read if isinstance(read, Rows) else _rows(name, read)
+            if (rows.labels >= 0).any():
+                return rows
+    raise ValueError(
+        f'data set "{name}" has no labelled {split} split: expected one named '
+        f"{' or '.join(wanted)}, found {', '.join(splits)}"
+    )
+
+
+def _rows(name: str, table: Any) -> Rows:
+    import datasets
+
+    source = DATASETS.get(name, Source())
+    features = table.features
+    described = ", ".join(f"{k}: {_describe(v)}" for k, v in features.items())
+    labels = [k for k, v in features.items() if isinstance(v, datasets.ClassLabel)]
+    integers = [k for k, v in features.items() if str(getattr(v, "dtype", "")).startswith("int")]
+    labels += [k for k in integers if k in ("label", "labels", "target", "class")]
+    images = [k for k, v in features.items() if isinstance(v, datasets.Image)]
+    texts = _text_columns(table)
+    if not labels:
+        raise ValueError(
+            f'data set "{name}" has no label column: expected a ClassLabel feature or an integer '
+            f"column named label; found {described}"
+        )
+    if not images and not texts:
+        raise ValueError(
+            f'data set "{name}" has neither images nor text: expected an Image feature or a '
+            f"string column; found {described}"
+        )
+    label = labels[0]
+    values = np.asarray(table[label])
+    names = getattr(features[label], "names", None)
+    classes = names or [str(c) for c in range(int(values.max()) + 1)]
+    boxes = np.asarray(table[source.box], dtype=np.float64) if source.box in features else None
+    if not images:
+        return Rows("text", values, classes, lambda i: list(table.select(i)[texts[0]]))
+    column = images[0]
+    encoded = table.cast_column(column, datasets.Image(decode=False))
+
+    def take(index: np.ndarray) -> list[bytes]:
+        cells = encoded.select(index)[column]
+        return [cell["bytes"] or Path(cell["path"]).read_bytes() for cell in cells]
+
+    return Rows("image", values, classes, take, boxes)
+
+
+def _describe(feature: Any) -> str:
+    return str(getattr(feature, "dtype", None) or type(feature).__name__)
+
+
+def _text_columns(table: Any) -> list[str]:
+    """Return the string columns, longest texts first."""
+    import datasets
+
+    def is_text(feature: Any) -> bool:
+        return isinstance(feature, datasets.Value) and "string" in feature.dtype
+
+    names = [k for k, v in table.features.items() if is_text(v)]
+    few = table.select(range(min(100, len(table))))
+    return sorted(names, key=lambda k: -sum(len(t or "") for t in few[k]))
+
+
+def load_texts(
+    name: str, split: str = "train", revision: str | None = None, column: str | None = None
+) -> list[str]:
+    """Return the distinct texts of a data set, in their order, for use with a language model.
+
+    Args:
+        name: registered name or id, such as ``"rajpurkar/squad"``.
+        split: name of the split; a set's only split is taken whatever it is called.
+        revision: commit, tag or branch on the hub.
+        column: of the texts; by default the registered one, or the one with the longest texts.
+    """
+    splits = open_splits(name, revision)
+    if split not in splits and len(splits) > 1:
+        raise ValueError(f'data set "{name}" has no split "{split}"; it has {", ".join(splits)}')
+    table = splits.get(split, next(iter(splits.values())))()
+    if isinstance(table, Rows):
+        if table.kind != "text":
+            raise ValueError(f'data set "{name}" holds images, not texts')
+        return table.take(np.arange(len(table.labels)))
+    columns = _text_columns(table)
+    column = column or DATASETS.get(name, Source()).text or next(iter(columns), None)
+    if column not in columns:
+        raise ValueError(
+            f'data set "{name}" has no text column "{column}"; it has {", ".join(columns) or "none"}'
+        )
+    return list(dict.fromkeys(text for text in table[column] if text and text.strip()))
+
+
+def decode(
+    raw: bytes | np.ndarray, box: np.ndarray | None = None, draft: tuple[int, int] | None = None
+) -> Any:
+    """Return an RGB image (PIL) from its encoded bytes or pixels, cropped to its bounding box.
+
+    Args:
+        raw: encoded image, or uint8 array (height, width, channel).
+        box: x, y, width, height in pixels; parts outside the image are cut off.
+        draft: a JPEG file is decoded at the nearest size at least so large, which is faster.
+    """
+    from PIL import Image
+
+    image = Image.fromarray(raw) if isinstance(raw, np.ndarray) else Image.open(io.BytesIO(raw))
+    if draft:
+        image.draft("RGB", draft)
+    image = image.convert("RGB")
+    if box is None:
+        return image
+    x, y, width, height = (float(value) for value in box)
+    left, top = max(0, int(x)), max(0, int(y))
+    right = max(left + 1, min(image.width, round(x + width)))
+    return image.crop((left, top, right, max(top + 1, min(image.height, round(y + height)))))
