@@ -13,6 +13,8 @@ from typing import Any
 import nbformat
 import papermill
 import yaml
+import zmq
+from traitlets.config import Config
 
 from symgen.editions import (
     has_tag,
@@ -25,6 +27,8 @@ from symgen.editions import (
 from symgen.provenance import PACKAGE, fingerprint
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
+# A kernel talks over a local port that others on the machine could listen to.
+PRIVATE = {"transport_encryption": "auto"} if zmq.has("curve") else {}
 
 
 class BookError(ValueError):
@@ -214,6 +218,7 @@ def execute(
             kernel_name=KERNEL["name"],
             language=KERNEL["language"],
             cwd=str(book / "chapters"),
+            config=Config({"KernelManager": PRIVATE}),
         )
     except Exception as error:  # a dead kernel and a failing cell come as many types
         if partial.exists():

@@ -15,6 +15,7 @@ import yaml
 from symgen.editions import (
     edition_folder,
     edition_names,
+    own_code,
     problems,
     provenance_record,
     read_executed,
@@ -87,8 +88,9 @@ def _stage(book: Path, stage: Path, sources: list[Path]) -> None:
     for name in chapter_names(book):
         write_notebook(_page(book, name, sources), stage / "chapters" / f"{name}.ipynb")
     config = read_yaml(book / "_config.yml")
+    options = config.setdefault("sphinx", {}).setdefault("config", {})
+    options["suppress_warnings"] = []
     if vendor := fetch_scripts(book / "_build" / "vendor"):
-        options = config.setdefault("sphinx", {}).setdefault("config", {})
         options["html_extra_path"] = [str(vendor)]
         # Both are relative to _static, whose own scripts the theme would load on every page.
         options["mathjax_path"] = "../vendor/mathjax/tex-mml-chtml.js"
@@ -114,6 +116,9 @@ def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:
                 page.cells.insert(number + 2, nbformat.v4.new_markdown_cell(rest.strip()))
                 page.cells[number + 2].id = "after-title"
             break
+    for cell in own_code(page):  # what no page can show
+        for output in cell.outputs:
+            output.get("data", {}).pop("application/json", None)
     return page
 
 

@@ -53,7 +53,7 @@ rate = 0.1  # a rate
 dataset = "digits"  # the data
 fail = False  # whether to fail half way
 """
-SETUP = "import symgen\nchapter = symgen.Chapter({name!r}, globals())"
+SETUP = "from symgen.provenance import Chapter\nchapter = Chapter({name!r}, globals())"
 WORK = """\
 from pathlib import Path
 print("n is", n, "in", Path.cwd().resolve())

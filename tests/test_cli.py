@@ -1,0 +1,371 @@
+"""The command line: what it refuses, what it skips, what it keeps."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import nbformat
+import pytest
+from conftest import small_chapter
+from typer.testing import CliRunner
+
+from symgen import cli, editions, runs
+
+
+def symgen(*arguments):
+    """Run the command in this process; an unforeseen exception fails the test."""
+    result = CliRunner().invoke(cli.app, [str(a) for a in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def change(path, old, new):
+    path.write_text(path.read_text().replace(old, new))
+
+
+def executed(book, name, folder="_build/runs/quick"):
+    return nbformat.read(book / folder / f"{name}.ipynb", as_version=4)
+
+
+REFUSALS = [
+    (["run"], ["no chapter named", "'all'", "a_first, b_second"]),
+    (["run", "a_frist"], ["unknown chapter 'a_frist'", "'a_first'", "Known: a_first, b_second"]),
+    (["run", "zzzz"], ["unknown chapter 'zzzz'", "Known: a_first, b_second"]),
+    (["run", "all", "--preset", "quik"], ["unknown preset 'quik'", "'quick'", "quick, cpu"]),
+    (
+        ["run", "a_first", "-p", "raet", "1"],
+        ["unknown parameter of a_first 'raet'", "'rate'", "preset, n, rate, dataset, fail"],
+    ),
+    (["run", "a_first", "-p", "n", "many"], ["'n' of a_first", "'many'", "default, 3 (int)"]),
+    (["run", "a_first", "-p", "n", "2.5"], ["'n' of a_first", "'2.5'", "default, 3 (int)"]),
+    (["run", "a_first", "-p", "n", "true"], ["'n' of a_first", "'true'"]),
+    (["run", "a_first", "-p", "fail", "3"], ["'fail' of a_first", "default, False (bool)"]),
+    (["run", "a_first", "-p", "n"], ["-p n has no value", "-p NAME VALUE"]),
+    (["run", "a_first", "-p", "preset", "cpu"], ["--preset cpu instead of -p preset cpu"]),
+    (["run", "a_first", "--store", "-p", "n", "4"], ["--store", "leave out -p"]),
+    (["html", "--edition", "gqu"], ["unknown edition 'gqu'", "Known: quick"]),
+    (["html", "--from", "nowhere"], ["no folder nowhere", "symgen run all"]),
+    (["sweep", "none.yml"], ["no file none.yml", "chapter, preset and grid"]),
+    (["cache", "netwroks"], ["unknown kind of stored result 'netwroks'"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "parts"), REFUSALS, ids=lambda x: " ".join(x[:2]))
+def test_a_refusal_says_what_was_given_what_is_known_and_what_to_do(book, arguments, parts):
+    result = symgen(*arguments)
+    assert result.exit_code == 2
+    for part in parts:
+        assert part in result.stderr
+    assert result.stderr.startswith("symgen: ")
+    assert not (book / "_build").exists()
+
+
+def test_outside_a_book_the_projects_own_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert (runs.book_folder() / "symgen").is_dir()
+    monkeypatch.setattr(runs, "PACKAGE", tmp_path / "site-packages" / "symgen")
+    result = symgen("run", "all")
+    assert result.exit_code == 2
+    assert "no book found in" in result.stderr
+    assert "change into a clone" in result.stderr
+
+
+def test_parameters_are_read_as_yaml():
+    def read(text, default):
+        return runs._value("chapter", "name", text, default)
+
+    assert read("8", 3) == 8
+    assert read("1e-3", 0.1) == 0.001
+    assert read("2", 0.1) == 2
+    assert read("[1, 2]", [0]) == [1, 2]
+    assert read("2", "text") == "2"
+    assert read("uoft-cs/cifar10", "digits") == "uoft-cs/cifar10"
+    assert read("null", 3) is None
+    assert read("7", None) == 7
+    assert read("false", True) is False
+
+
+def test_a_run_is_recorded_and_not_repeated_until_something_changes(book):
+    result = symgen("run", "a_first")
+    assert result.exit_code == 0, result.output
+    first = executed(book, "a_first")
+    about = first.metadata.symgen
+    assert about.preset == "quick"
+    assert about.parameters == {}
+    assert about.seconds > 0
+    assert about.memory.host > 10
+    assert not [c for c in first.cells if "injected-parameters" in c.metadata.get("tags", [])]
+
+    result = symgen("run", "a_first")
+    assert "unchanged since its last run" in result.output
+    assert executed(book, "a_first") == first
+
+    # Prose may be mended without a run; the executed copy takes it over when the site is built.
+    chapter = book / "chapters" / "a_first.ipynb"
+    change(chapter, "Its goals.", "Its aims.")
+    assert "unchanged" in symgen("run", "a_first").output
+    page = editions.refresh(first, nbformat.read(chapter, as_version=4))
+    assert "Its aims." in page.cells[0].source
+    assert page.cells[3].outputs == first.cells[3].outputs
+
+    change(chapter, "n is", "n equals")
+    assert "done in" in symgen("run", "a_first").output
+    assert "n equals 3" in executed(book, "a_first").cells[3].outputs[0].text
+    assert "done in" in symgen("run", "a_first", "--force").output
+
+
+def test_a_damaged_copy_is_made_again(book):
+    symgen("run", "a_first")
+    path = book / "_build/runs/quick/a_first.ipynb"
+    path.write_text(path.read_text()[:500])
+    assert "done in" in symgen("run", "a_first").output
+
+
+def test_other_parameters_do_not_touch_the_presets_run(book):
+    symgen("run", "a_first")
+    before = executed(book, "a_first")
+    result = symgen("run", "a_first", "-p", "n", "4", "--parameter", "rate=1e-3")
+    assert result.exit_code == 0, result.output
+    (folder,) = (book / "_build/runs").glob("quick-*")
+    other = executed(book, "a_first", folder)
+    assert other.metadata.symgen.parameters == {"n": 4, "rate": 0.001}
+    assert other.cells[2].metadata.tags == ["injected-parameters"]
+    assert "hide-cell" in other.cells[1].metadata.tags
+    assert "n is 4" in other.cells[4].outputs[0].text
+    assert executed(book, "a_first") == before
+
+
+def test_a_preset_reaches_the_chapter_and_can_be_overridden(book):
+    symgen("run", "a_first", "--preset", "cpu", "--out", "here")
+    record = editions.provenance_record(executed(book, "a_first", "here"))
+    assert (record["preset"], record["parameters"]["n"]) == ("cpu", 5)
+    symgen("run", "a_first", "--preset", "cpu", "-p", "n", "6", "--out", "here")
+    assert executed(book, "a_first", "here").metadata.symgen.parameters.n == 6
+
+
+def test_tables_land_in_the_folder_of_the_run(book):
+    work = "import pandas\nchapter.record('small', pandas.DataFrame({'n': [n]}))"
+    nbformat.write(small_chapter("a_first", work), book / "chapters/a_first.ipynb")
+    symgen("run", "a_first", "--out", "here")
+    assert (book / "here/tables/a_first.small.csv").read_text() == "n\n3\n"
+    assert "SYMGEN_OUT" not in os.environ
+
+
+def test_a_failing_chapter_is_told_kept_and_does_not_stop_the_others(book):
+    chapter = book / "chapters" / "a_first.ipynb"
+    change(chapter, "fail = False", "fail = True")
+    result = symgen("run", "all")
+    assert result.exit_code == 1
+    assert "ValueError: failed as told" in result.stderr
+    assert "cell [3]" in result.stderr
+    assert "1 of 2 failed: a_first" in result.stderr
+    out = book / "_build/runs/quick"
+    assert sorted(p.name for p in out.glob("*.ipynb")) == ["a_first.failed.ipynb", "b_second.ipynb"]
+
+    change(chapter, "fail = True", "fail = False")
+    result = symgen("run", "all")
+    assert result.exit_code == 0
+    assert "unchanged" in result.output
+    assert sorted(p.name for p in out.glob("*.ipynb")) == ["a_first.ipynb", "b_second.ipynb"]
+
+
+def test_a_killed_run_is_continued_by_the_next(book):
+    waiting = "import time\nprint('waiting')\ntime.sleep(600)"
+    nbformat.write(small_chapter("b_second", waiting), book / "chapters/b_second.ipynb")
+    command = [sys.executable, "-m", "symgen.cli", "run", "all"]
+    out = book / "_build/runs/quick"
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not (out / "b_second.partial.ipynb").exists() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        os.kill(process.pid, signal.SIGKILL)
+    assert (out / "a_first.ipynb").exists()
+    assert not (out / "b_second.ipynb").exists()
+
+    nbformat.write(small_chapter("b_second"), book / "chapters/b_second.ipynb")
+    result = symgen("run", "all")
+    assert result.exit_code == 0, result.output
+    assert result.output.count("unchanged") == 1
+    assert sorted(p.name for p in out.glob("*.ipynb")) == ["a_first.ipynb", "b_second.ipynb"]
+
+
+def test_store_keeps_sources_and_scrubs_the_machine(book):
+    work = """\
+from pathlib import Path
+print("at", Path.cwd().resolve() / "x.txt", "of", Path.home() / "y")
+from IPython.display import HTML
+HTML(f"<i>{Path.cwd().resolve()}</i>")"""
+    path = book / "chapters" / "a_first.ipynb"
+    nbformat.write(small_chapter("a_first", work), path)
+    before = nbformat.read(path, as_version=4)
+    assert symgen("run", "all", "--store").exit_code == 0
+    after = nbformat.read(path, as_version=4)
+    assert [c.source for c in after.cells] == [c.source for c in before.cells]
+    assert [c.id for c in after.cells] == [c.id for c in before.cells]
+    assert [c.metadata for c in after.cells] == [c.metadata for c in before.cells]
+    text = path.read_text()
+    assert "at ./chapters/x.txt of ~/y" in text
+    for forbidden in (str(book.resolve()), os.path.expanduser("~") + "/", "papermill", "execution\""):
+        assert forbidden not in text
+    assert set(after.metadata) == {"kernelspec", "language_info", "symgen"}
+    assert symgen("verify").exit_code == 0
+
+    assert symgen("run", "a_first", "--preset", "cpu", "--store").exit_code == 0
+    assert (book / "data/editions/cpu/a_first.ipynb").exists()
+    assert path.read_text() == text
+
+
+def test_scrub_leaves_binary_data_alone(book):
+    home = os.path.expanduser("~")
+    output = nbformat.v4.new_output(
+        "display_data", {"image/png": f"{home}/", "text/html": f"x{home}/ {home}/z"}
+    )
+    notebook = small_chapter("a_first")
+    notebook.cells[3].outputs = [output]
+    data = editions.scrub(notebook, book, "a_first").cells[3].outputs[0].data
+    assert data == {"image/png": f"{home}/", "text/html": f"x{home}/ ~/z"}
+
+
+def test_widgets_are_numbered_alike_in_every_run(book):
+    def with_widget(identifier):
+        notebook = small_chapter("a_first")
+        view = {"application/vnd.jupyter.widget-view+json": {"model_id": identifier}}
+        notebook.cells[3].outputs = [nbformat.v4.new_output("display_data", view)]
+        state = {"state": {identifier: {"model_name": "IntSliderModel"}}}
+        notebook.metadata.widgets = {"application/vnd.jupyter.widget-state+json": state}
+        return editions.scrub(notebook, book, "a_first")
+
+    assert with_widget("a" * 32) == with_widget("b" * 32)
+
+
+@pytest.fixture
+def stored(book):
+    assert symgen("run", "all", "--store").exit_code == 0
+    return book
+
+
+def test_verify_names_what_is_stale_and_why(stored, monkeypatch):
+    assert "2 chapters show what today's code gives" in symgen("verify").output
+    path = stored / "chapters" / "a_first.ipynb"
+    fresh = path.read_text()
+
+    def reasons():
+        result = symgen("verify")
+        assert result.exit_code == 1
+        assert "stale: a_first" in result.stderr
+        assert "b_second:" not in result.stderr
+        assert "symgen run a_first --store" in result.stderr
+        return result.stderr
+
+    change(path, "n is", "n equals")
+    assert "its code cells were changed after it ran" in reasons()
+
+    path.write_text(fresh)
+    code = json.loads(fresh)["metadata"]["symgen"]["code"]
+    path.write_text(fresh.replace(code, "0" * 16))
+    told = reasons()
+    assert "symgen's code was changed after it ran" in told
+    assert "fingerprint does not match" in told
+
+    path.write_text(fresh)
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells[1:]:
+        cell.outputs = []
+    nbformat.write(notebook, path)
+    assert "it holds no outputs" in reasons()
+
+    notebook.cells[3].outputs = [
+        nbformat.v4.new_output("error", ename="E", evalue="v", traceback=[])
+    ]
+    nbformat.write(notebook, path)
+    assert "it shows an error" in reasons()
+
+    nbformat.write(small_chapter("a_first"), path)
+    assert "no outputs of a run" in reasons()
+
+    path.write_text(fresh)
+    monkeypatch.setattr(editions, "code_fingerprint", lambda: "f" * 16)
+    result = symgen("verify")
+    assert "stale: a_first" in result.stderr
+    assert "stale: b_second" in result.stderr
+
+
+def test_verify_lists_old_editions_without_failing(stored):
+    symgen("run", "a_first", "--preset", "cpu", "--store")
+    assert "older than the code" not in symgen("verify").output
+    path = stored / "data/editions/cpu/a_first.ipynb"
+    code = json.loads(path.read_text())["metadata"]["symgen"]["code"]
+    change(path, code, "0" * 16)
+    result = symgen("verify")
+    assert result.exit_code == 0
+    assert "older than the code: cpu/a_first" in result.output
+
+
+def test_cache_lists_and_clears(book, monkeypatch, tmp_path):
+    from symgen import provenance
+
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / "cache"))
+    assert "nothing is stored" in symgen("cache").output
+    for kind in ("networks", "outputs"):
+        provenance.cached(kind, {"seed": 0}, dict)
+    lines = symgen("cache").output.splitlines()
+    assert [line.split()[:2] for line in lines] == [["networks", "1"], ["outputs", "1"]]
+    assert "deleted" in symgen("cache", "networks", "--clear").output
+    assert [p.name for p in (tmp_path / "cache").iterdir()] == ["outputs"]
+    symgen("cache", "--clear")
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_sweep_runs_every_combination_and_continues(book):
+    grid = book / "grid.yml"
+    grid.write_text("chapter: a_first\ngrid: {n: [2, 4], fail: [false, true]}\n")
+    result = symgen("sweep", grid)
+    assert result.exit_code == 1, result.output
+    index = book / "_build/sweeps/grid/index.csv"
+    rows = list(csv.DictReader(index.open()))
+    assert [(r["n"], r["fail"], r["status"]) for r in rows] == [
+        ("2", "False", "done"),
+        ("2", "True", "failed"),
+        ("4", "False", "done"),
+        ("4", "True", "failed"),
+    ]
+    assert "failed as told" in rows[1]["error"]
+    assert (index.parent / rows[0]["folder"] / "a_first.ipynb").exists()
+
+    grid.write_text("chapter: a_first\ngrid: {n: [2, 4], fail: [false]}\n")
+    assert symgen("sweep", grid).exit_code == 0
+    assert {r["status"] for r in csv.DictReader(index.open())} == {"unchanged"}
+
+
+SWEEPS = [
+    ("chapter: a_first\n", "list of values for each parameter"),
+    ("chapter: a_first\ngrid: {n: 3}\n", "list of values for each parameter"),
+    ("chapter: a_frist\ngrid: {n: [3]}\n", "unknown chapter 'a_frist'"),
+    ("chapter: a_first\ngrid: {m: [3]}\n", "unknown parameter of a_first 'm'"),
+    ("chapter: a_first\ngird: {n: [3]}\ngrid: {n: [3]}\n", "'gird'; did you mean 'grid'?"),
+    ("- a\n", "must hold a mapping"),
+    ("a: [\n", "is not valid YAML"),
+]
+
+
+@pytest.mark.parametrize(("text", "part"), SWEEPS)
+def test_a_faulty_grid_is_refused(book, text, part):
+    (book / "grid.yml").write_text(text)
+    result = symgen("sweep", "grid.yml")
+    assert result.exit_code == 2
+    assert part in result.stderr
+
+
+def test_without_dask_a_scheduler_is_an_error_that_names_the_extra(book, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dask", None)
+    (book / "grid.yml").write_text("chapter: a_first\ngrid: {n: [2]}\n")
+    result = symgen("sweep", "grid.yml", "--scheduler", "tcp://localhost:1")
+    assert result.exit_code == 2
+    assert "symgen[cluster]" in result.stderr
