@@ -11,14 +11,15 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from symgen.corpus import load_texts, load_tokenizer
 from symgen.parts import ImagePart, LargeImagePart, Part, TextPart
-from symgen.sources import DATASETS, Rows, Source, decode, load_texts, nearest, read_rows
+from symgen.sources import DATASETS, Rows, Source, decode, nearest, read_rows
+from symgen.splits import add_noise, aliases, choose_classes, deal, part_names
 
 __all__ = ["Data", "Samples", "load_dataset", "load_texts"]
 
 # Images up to this many pixels a side are decoded once and held in memory.
 SMALL = 64
-SPLITS = ("halves", "test", "thirds", "parts:K")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +44,8 @@ class Samples:
     def show(self, i: int) -> Any:
         """Return sample i for display: a uint8 array (height, width, 3), or its text."""
         position = int(self.index[i])
-        return (
-            self.part.text(position) if isinstance(self.part, TextPart) else self.part.image(position)
-        )
+        part = self.part
+        return part.text(position) if isinstance(part, TextPart) else part.image(position)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,22 +192,23 @@ def load_dataset(
         >>> {name: len(part) for name, part in data.parts.items()}
         {'target': 100, 'baseline': 100, 'test': 446}
     """
-    names, count = _part_names(split)
+    names, count = part_names(split)
     if not 0 <= label_noise <= 1:
         raise ValueError(f"label_noise={label_noise}: expected a share from 0 to 1")
+    given = tokenizer if isinstance(tokenizer, (str, int, type(None))) else "given"
+    if max_length < 3:
+        raise ValueError(f"max_length={max_length}: expected at least 3 tokens")
     train, test = read_rows(name, "train", revision), read_rows(name, "test", revision)
-    kept, class_names = _classes(train, classes, name)
-    indices = _deal(train, kept, count, train_size, seed, f'training set of "{name}"')
-    test_index = _deal(test, kept, 1, test_size, seed, f'test set of "{name}"')[0]
+    kept, class_names = choose_classes(train, classes, name)
+    indices = deal(train, kept, count, train_size, seed, f'training set of "{name}"')
+    test_index = deal(test, kept, 1, test_size, seed, f'test set of "{name}"')[0]
     everything = [(train, "train", index) for index in indices]
     if split == "test":
-        baseline = _deal(test, kept, 1, train_size, seed, f'test set of "{name}"')[0]
+        baseline = deal(test, kept, 1, train_size, seed, f'test set of "{name}"')[0]
         everything.append((test, "test", baseline))
     everything.append((test, "test", test_index))
     source = DATASETS.get(name, Source())
     if train.kind == "text":
-        from symgen.corpus import load_tokenizer
-
         texts = train.take(np.concatenate(indices))
         tokenizer = load_tokenizer(tokenizer, texts)
     remap = np.full(max(kept) + 2, -1)
@@ -222,93 +223,16 @@ def load_dataset(
         parts[key], lost = make(rows, index, remap)
         skipped += [f"{origin} {i}" for i in lost]
         if key != "test":
-            _add_noise(parts[key], label_noise, len(kept), seed, k)
+            add_noise(parts[key], label_noise, len(kept), seed, k)
     _report(skipped, sum(len(i) for _, _, i in everything), name)
-    for alias, original in _aliases(names).items():
+    for alias, original in aliases(names).items():
         parts[alias] = parts[original]
     identity = {
         "name": name, "revision": revision, "train_size": train_size, "label_noise": label_noise,
         "split": split, "classes": classes, "test_size": test_size, "seed": seed,
+        "max_length": max_length, "tokenizer": given,
     }  # fmt: skip
     return Data(name, train.kind, class_names, parts, tokenizer, identity, tuple(skipped))
-
-
-def _part_names(split: str) -> tuple[list[str], int]:
-    """Return the names of the trained parts, and how many of them share the training set."""
-    if split == "halves":
-        return ["target", "baseline"], 2
-    if split == "test":
-        return ["target", "baseline"], 1
-    if split == "thirds":
-        return ["A", "B", "C"], 3
-    kind, _, number = split.partition(":")
-    if kind == "parts" and number.isdigit() and int(number) >= 1:
-        return ["target", *(f"baseline{k}" for k in range(1, int(number) + 1))], int(number) + 1
-    raise ValueError(
-        f'split="{split}" is unknown; expected one of {", ".join(SPLITS)} with a number for '
-        f"K.{nearest(split, SPLITS)}"
-    )
-
-
-def _aliases(names: list[str]) -> dict[str, str]:
-    if names[0] == "A":
-        return {"target": "A", "baseline": "B"}
-    return {} if names[1] == "baseline" else {"baseline": "baseline1"}
-
-
-def _classes(rows: Rows, wanted: int | list | None, name: str) -> tuple[list[int], list[str]]:
-    known = rows.classes
-    if wanted is None:
-        # A subset of a data set may name classes of which it holds no sample.
-        kept = [int(c) for c in np.unique(rows.labels[rows.labels >= 0])]
-    elif isinstance(wanted, int):
-        if not 2 <= wanted <= len(known):
-            raise ValueError(
-                f'classes={wanted}: "{name}" has {len(known)} classes; ask for 2 to {len(known)}'
-            )
-        kept = list(range(wanted))
-    else:
-        for c in wanted:
-            if c not in known and not (isinstance(c, int) and 0 <= c < len(known)):
-                raise ValueError(
-                    f'"{name}" has no class {c!r}; it has {", ".join(known)}.{nearest(c, known)}'
-                )
-        kept = sorted({known.index(c) if c in known else c for c in wanted})
-    if len(kept) < 2:
-        raise ValueError(f'"{name}": a classification needs at least 2 classes, got {len(kept)}')
-    return kept, [known[c] for c in kept]
-
-
-def _deal(
-    rows: Rows, kept: list[int], count: int, size: int | None, seed: int, what: str
-) -> list[np.ndarray]:
-    """Deal row numbers into `count` disjoint parts with the same number of rows of each class."""
-    generator = np.random.default_rng([seed, 7])
-    piles = [generator.permutation(np.flatnonzero(rows.labels == c)) for c in range(max(kept) + 1)]
-    piles = [piles[c] for c in kept]
-    available = np.array([len(pile) // count for pile in piles])
-    quota = available
-    if size is not None:
-        if not 1 <= size <= available.sum():
-            raise ValueError(
-                f"{size} samples in each of {count} part(s) were asked for, but the {what} has "
-                f"{sum(map(len, piles))}, which gives at most {available.sum()} in each"
-            )
-        # Shares as in the whole set; what rounding leaves goes to the largest remainders.
-        exact = size * available / available.sum()
-        quota = np.floor(exact).astype(int)
-        quota[np.argsort(quota - exact, kind="stable")[: size - quota.sum()]] += 1
-    empty = [rows.classes[c] for c, q in zip(kept, quota, strict=True) if q == 0]
-    if empty:
-        raise ValueError(
-            f"no sample is left of class {', '.join(empty[:5])} in the {what} when it is divided "
-            f"into {count} part(s) of {int(quota.sum())} samples; use more samples or fewer classes"
-        )
-    parts = [
-        np.concatenate([pile[k::count][:q] for pile, q in zip(piles, quota, strict=True)])
-        for k in range(count)
-    ]
-    return [generator.permutation(part) for part in parts]
 
 
 def _text_part(
@@ -370,13 +294,3 @@ def _report(skipped: list[str], total: int, name: str) -> None:
     if len(skipped) > 0.01 * total:
         raise ValueError(f"{text}; more than 1 % is too many: get the data set again")
     warnings.warn(f"{text}; they are left out", UserWarning, stacklevel=3)
-
-
-def _add_noise(part: Part, share: float, classes: int, seed: int, k: int) -> None:
-    """Replace a share of the labels, each by another class drawn at random."""
-    generator = np.random.default_rng([seed, 13, k])
-    count = round(share * len(part))
-    chosen = generator.permutation(len(part))[:count]
-    step = torch.from_numpy(generator.integers(1, classes, size=count))
-    part.labels = part.clean_labels.clone()
-    part.labels[chosen] = (part.labels[chosen] + step) % classes

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -9,13 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from symgen.architectures import (
+    ResNetCIFAR,
+    SmallCNN,
+    TextClassifier,
+    bert,
+    import_transformers,
+    resnet,
+    vgg,
+)  # fmt: skip
 from symgen.sources import local_folder, nearest, unavailable
-
-# Images up to this many pixels a side get a stem without the early downsampling.
-SMALL = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,186 +45,17 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-class SmallCNN(nn.Module):
-    """Three convolutions and a linear layer; trains on digits in seconds."""
-
-    def __init__(self, classes: int, channels: int, image_size: int, width: int = 16):
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, width, 3, padding=1)
-        self.relu1 = nn.ReLU()
-        self.conv2 = nn.Conv2d(width, 2 * width, 3, padding=1)
-        self.relu2 = nn.ReLU()
-        self.conv3 = nn.Conv2d(2 * width, 2 * width, 3, padding=1)
-        self.relu3 = nn.ReLU()
-        self.pool = nn.MaxPool2d(2)
-        self.linear = nn.Linear(2 * width * (image_size // 4) ** 2, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the logits (sample, class)."""
-        x = self.pool(self.relu1(self.conv1(x)))
-        x = self.pool(self.relu2(self.conv2(x)))
-        return self.linear(self.relu3(self.conv3(x)).flatten(1))
-
-
-class _Block(nn.Module):
-    def __init__(self, inputs: int, width: int, stride: int):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.relu1 = nn.ReLU()
-        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.relu2 = nn.ReLU()
-        self.stride, self.added = stride, width - inputs
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.bn2(self.conv2(self.relu1(self.bn1(self.conv1(x)))))
-        if self.added:
-            # The shortcut without parameters: subsampled, new channels zero (He et al., option A).
-            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.added))
-        return self.relu2(y + x)
-
-
-class ResNetCIFAR(nn.Module):
-    """The residual network of depth 6n + 2 for small images (He et al. 2016, Section 4.2)."""
-
-    def __init__(self, classes: int, channels: int, image_size: int, depth: int = 20):
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
-        self.relu = nn.ReLU()
-        blocks, inputs = [], 16
-        for width in (16, 32, 64):
-            for k in range((depth - 2) // 6):
-                blocks.append(_Block(inputs, width, 2 if k == 0 and width > 16 else 1))
-                inputs = width
-        self.blocks = nn.Sequential(*blocks)
-        self.linear = nn.Linear(64, classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out")
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the logits (sample, class)."""
-        return self.linear(self.blocks(self.relu(self.bn1(self.conv1(x)))).mean((2, 3)))
-
-
-def _resnet(name: str) -> Callable[..., nn.Module]:
-    def build(classes: int, channels: int, image_size: int, **options: Any) -> nn.Module:
-        import torchvision
-
-        model = getattr(torchvision.models, name)(num_classes=classes, **options)
-        if image_size <= SMALL:
-            # The stem for small images; from 33 pixels on, one of its two halvings is kept.
-            stride = 1 if image_size <= 32 else 2
-            model.conv1 = nn.Conv2d(channels, 64, 3, stride, 1, bias=False)
-            model.maxpool = nn.Identity()
-        elif channels != 3:
-            model.conv1 = nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
-        nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
-        return model
-
-    return build
-
-
-def _vgg(name: str) -> Callable[..., nn.Module]:
-    def build(
-        classes: int, channels: int, image_size: int, batch_norm: bool = False, **options: Any
-    ) -> nn.Module:
-        import torchvision
-
-        maker = getattr(torchvision.models, f"{name}_bn" if batch_norm else name)
-        if image_size > SMALL and channels == 3:
-            return maker(num_classes=classes, **options)
-        # The published classifier expects 7 x 7 positions; small images leave 1 x 1 or 2 x 2.
-        with torch.device("meta"):
-            model = maker(num_classes=classes, init_weights=False, **options)
-        side = max(1, min(7, image_size // 32))
-        hidden = 4096 if image_size > SMALL else 512
-        drop = options.get("dropout", 0.5)
-        first = model.features[0]
-        features = [nn.Conv2d(channels, first.out_channels, 3, padding=1), *model.features[1:]]
-        model.features = nn.Sequential(*features)
-        model.avgpool = nn.AdaptiveAvgPool2d(side)
-        model.classifier = nn.Sequential(
-            nn.Linear(512 * side**2, hidden), nn.ReLU(), nn.Dropout(drop),
-            nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(drop),
-            nn.Linear(hidden, classes),
-        )  # fmt: skip
-        target = first.weight.device if torch.get_default_device().type == "meta" else "cpu"
-        model = model.to_empty(device=target)
-        for module in model.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-                nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.BatchNorm2d):
-                module.reset_running_stats()
-                nn.init.ones_(module.weight)
-                nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.Linear):
-                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
-                nn.init.zeros_(module.bias)
-        return model
-
-    return build
-
-
-class TextClassifier(nn.Module):
-    """A sequence classifier of `transformers` whose forward takes token tensors and gives logits.
-
-    Args:
-        model: such as ``BertForSequenceClassification``.
-    """
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Mapping[str, Tensor] | Tensor) -> Tensor:
-        """Return the logits (sample, class).
-
-        Args:
-            x: input_ids (sample, token), or a mapping of what the model takes: input_ids or
-                inputs_embeds, and attention_mask.
-        """
-        return self.model(**(x if isinstance(x, Mapping) else {"input_ids": x})).logits
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the layer that embeds tokens."""
-        return self.model.get_input_embeddings()
-
-
-def _bert(layers: int, hidden: int) -> Callable[..., nn.Module]:
-    def build(
-        classes: int, vocabulary: int = 30522, pad_token_id: int = 0, **options: Any
-    ) -> nn.Module:
-        transformers = _transformers()
-        config = transformers.BertConfig(
-            vocab_size=vocabulary,
-            hidden_size=hidden,
-            num_hidden_layers=layers,
-            num_attention_heads=max(2, hidden // 64),
-            intermediate_size=4 * hidden,
-            num_labels=classes,
-            pad_token_id=pad_token_id,
-            **options,
-        )
-        return TextClassifier(transformers.BertForSequenceClassification(config))
-
-    return build
-
-
 NETWORKS: dict[str, Network] = {
     "cnn": Network(SmallCNN),
     "resnet20": Network(ResNetCIFAR, learning_rate=0.1),
-    **{name: Network(_resnet(name)) for name in ("resnet18", "resnet50", "resnet101")},
-    **{name: Network(_vgg(name), learning_rate=0.01) for name in ("vgg11", "vgg16", "vgg19")},
+    **{name: Network(resnet(name)) for name in ("resnet18", "resnet50", "resnet101")},
+    **{name: Network(vgg(name), learning_rate=0.01) for name in ("vgg11", "vgg16", "vgg19")},
     # Sizes and names of Turc et al. 2019.
-    "bert-tiny": Network(_bert(2, 128), "text", 1e-3),
-    "bert-mini": Network(_bert(4, 256), "text", 5e-4),
-    "bert-small": Network(_bert(4, 512), "text", 3e-4),
-    "bert-medium": Network(_bert(8, 512), "text", 2e-4),
-    "bert-large": Network(_bert(24, 1024), "text", 5e-5),
+    "bert-tiny": Network(bert(2, 128), "text", 1e-3),
+    "bert-mini": Network(bert(4, 256), "text", 5e-4),
+    "bert-small": Network(bert(4, 512), "text", 3e-4),
+    "bert-medium": Network(bert(8, 512), "text", 2e-4),
+    "bert-large": Network(bert(24, 1024), "text", 5e-5),
 }
 # Rate for weights that were trained before.
 FINE_TUNING_RATE = 3e-5
@@ -233,7 +70,7 @@ def lookup(name: str) -> Network:
     if name in NETWORKS:
         return NETWORKS[name]
     if "/" in name or local_folder(name):
-        return Network(lambda classes, **o: _pretrained(name, classes, **o), "text", FINE_TUNING_RATE)
+        return Network(functools.partial(_pretrained, name), "text", FINE_TUNING_RATE)
     raise ValueError(
         f'unknown network "{name}"; known are {", ".join(NETWORKS)}, and any id "<owner>/<name>" '
         f"of a sequence classifier on the hub or under SYMGEN_DATA.{nearest(name, NETWORKS)}"
@@ -371,17 +208,6 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ImportError(
-            "text networks need the library transformers, which is not installed; "
-            "install it by: pip install 'symgen[llm]'"
-        ) from error
-    return transformers
-
-
 def resolve(name: str) -> str:
     """Return the local path of a model: as given, or under `SYMGEN_DATA`; else the id itself."""
     return str(local_folder(name) or name)
@@ -390,12 +216,12 @@ def resolve(name: str) -> str:
 def _pretrained(name: str, classes: int, vocabulary: Any = None, **options: Any) -> nn.Module:
     options.pop("pad_token_id", None)
     return TextClassifier(
-        _from_pretrained("AutoModelForSequenceClassification", name, num_labels=classes, **options)
+        from_pretrained("AutoModelForSequenceClassification", name, num_labels=classes, **options)
     )
 
 
-def _from_pretrained(kind: str, name: str, **options: Any) -> Any:
-    loader = getattr(_transformers(), kind)
+def from_pretrained(kind: str, name: str, **options: Any) -> Any:
+    loader = getattr(import_transformers(), kind)
     try:
         return loader.from_pretrained(resolve(name), **options)
     except (OSError, ConnectionError) as error:
@@ -430,6 +256,6 @@ def load_causal_lm(
             )
         dtype = getattr(torch, dtype)
     options = {"dtype": dtype if dtype is not None else "auto", "device_map": device_map}
-    model = _from_pretrained("AutoModelForCausalLM", os.fspath(name_or_path), **options)
-    tokenizer = _from_pretrained("AutoTokenizer", os.fspath(name_or_path))
+    model = from_pretrained("AutoModelForCausalLM", os.fspath(name_or_path), **options)
+    tokenizer = from_pretrained("AutoTokenizer", os.fspath(name_or_path))
     return (model if device_map is not None else model.to(device())).eval(), tokenizer

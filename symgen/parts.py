@@ -15,6 +15,8 @@ from torch import Tensor
 from symgen.provenance import fingerprint
 from symgen.sources import Source, decode
 
+Indices = Sequence[int] | np.ndarray | Tensor
+
 
 class Part(torch.utils.data.Dataset):
     """A map-style set of (input, label) pairs.
@@ -36,13 +38,11 @@ class Part(torch.utils.data.Dataset):
         x, y = self.batch([i % len(self)])
         return ({k: v[0] for k, v in x.items()} if isinstance(x, dict) else x[0]), y[0]
 
-    def batch(self, indices: Sequence[int] | Tensor) -> tuple[Any, Tensor]:
+    def batch(self, indices: Indices) -> tuple[Any, Tensor]:
         """Return (x, y) of the given samples as the network takes them, not augmented."""
         raise NotImplementedError
 
-    def augment(
-        self, indices: Sequence[int] | Tensor, generator: torch.Generator
-    ) -> tuple[Any, Tensor]:
+    def augment(self, indices: Indices, generator: torch.Generator) -> tuple[Any, Tensor]:
         """Return (x, y) of the given samples, augmented at random for training."""
         raise NotImplementedError
 
@@ -74,15 +74,13 @@ class ImagePart(Part):
     def _normalise(self, pixels: Tensor) -> Float[Tensor, "sample 3 height width"]:
         return pixels.float().div_(255).sub_(self.mean).div_(self.std)
 
-    def batch(self, indices: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return normalised images (sample, 3, height, width) float32, and labels."""
         index = torch.as_tensor(indices)
         return self._normalise(self.images[index]), self.labels[index]
 
-    def augment(
-        self, indices: Sequence[int] | Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Return images shifted by up to an eighth of their size, and mirrored if that is allowed."""
+    def augment(self, indices: Indices, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return images shifted by up to an eighth of their size, and mirrored where allowed."""
         index = torch.as_tensor(indices)
         pixels = self.images[index]
         count, _, height, width = pixels.shape
@@ -145,14 +143,12 @@ class LargeImagePart(ImagePart):
             images = list(pool.map(cut, *arguments))
         return self._normalise(torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2))
 
-    def batch(self, indices: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return normalised centres of the images, (sample, 3, size, size), and labels."""
         index = torch.as_tensor(indices)
         return self._stack(self.image, index.tolist()), self.labels[index]
 
-    def augment(
-        self, indices: Sequence[int] | Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def augment(self, indices: Indices, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return random resized crops, mirrored half of the time (App. E.1)."""
         index = torch.as_tensor(indices)
         draws = torch.rand(len(index), 5, generator=generator).tolist()
@@ -202,7 +198,7 @@ class TextPart(Part):
             **options,
         )
 
-    def batch(self, indices: Sequence[int] | Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def batch(self, indices: Indices) -> tuple[dict[str, Tensor], Tensor]:
         """Return input_ids and attention_mask, each (sample, token) int64, and labels."""
         index = torch.as_tensor(indices)
         rows = [torch.tensor(self._ids[i]) for i in index.tolist()]
@@ -213,7 +209,7 @@ class TextPart(Part):
         return {"input_ids": ids, "attention_mask": mask}, self.labels[index]
 
     def augment(
-        self, indices: Sequence[int] | Tensor, generator: torch.Generator
+        self, indices: Indices, generator: torch.Generator
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Return the samples with a tenth of their tokens replaced by the mask token.
 

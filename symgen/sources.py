@@ -141,6 +141,8 @@ def open_splits(name: str, revision: str | None = None) -> dict[str, Callable[[]
     """
     source = DATASETS.get(name, Source())
     if source.rows is not None:
+        if revision is not None:
+            raise ValueError(f'"{name}" is embedded and has no revision; got "{revision}"')
         return {split: functools.partial(source.rows, split) for split in ("train", "test")}
     folder = local_folder(name)
     if folder is not None:
@@ -230,7 +232,7 @@ def _rows(name: str, table: Any) -> Rows:
     integers = [k for k, v in features.items() if str(getattr(v, "dtype", "")).startswith("int")]
     labels += [k for k in integers if k in ("label", "labels", "target", "class")]
     images = [k for k, v in features.items() if isinstance(v, datasets.Image)]
-    texts = _text_columns(table)
+    texts = text_columns(table)
     if not labels:
         raise ValueError(
             f'data set "{name}" has no label column: expected a ClassLabel feature or an integer '
@@ -262,7 +264,7 @@ def _describe(feature: Any) -> str:
     return str(getattr(feature, "dtype", None) or type(feature).__name__)
 
 
-def _text_columns(table: Any) -> list[str]:
+def text_columns(table: Any) -> list[str]:
     """Return the string columns, longest texts first."""
     import datasets
 
@@ -272,34 +274,6 @@ def _text_columns(table: Any) -> list[str]:
     names = [k for k, v in table.features.items() if is_text(v)]
     few = table.select(range(min(100, len(table))))
     return sorted(names, key=lambda k: -sum(len(t or "") for t in few[k]))
-
-
-def load_texts(
-    name: str, split: str = "train", revision: str | None = None, column: str | None = None
-) -> list[str]:
-    """Return the distinct texts of a data set, in their order, for use with a language model.
-
-    Args:
-        name: registered name or id, such as ``"rajpurkar/squad"``.
-        split: name of the split; a set's only split is taken whatever it is called.
-        revision: commit, tag or branch on the hub.
-        column: of the texts; by default the registered one, or the one with the longest texts.
-    """
-    splits = open_splits(name, revision)
-    if split not in splits and len(splits) > 1:
-        raise ValueError(f'data set "{name}" has no split "{split}"; it has {", ".join(splits)}')
-    table = splits.get(split, next(iter(splits.values())))()
-    if isinstance(table, Rows):
-        if table.kind != "text":
-            raise ValueError(f'data set "{name}" holds images, not texts')
-        return table.take(np.arange(len(table.labels)))
-    columns = _text_columns(table)
-    column = column or DATASETS.get(name, Source()).text or next(iter(columns), None)
-    if column not in columns:
-        raise ValueError(
-            f'data set "{name}" has no text column "{column}"; it has {", ".join(columns) or "none"}'
-        )
-    return list(dict.fromkeys(text for text in table[column] if text and text.strip()))
 
 
 def decode(

@@ -1,0 +1,127 @@
+"""Where a training keeps its checkpoints, and how it finds which are there."""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from symgen.provenance import DamagedFileWarning
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """Everything that decides the numbers of a run, apart from the data; see `train`."""
+
+    network: str
+    options: dict
+    spec: dict
+    seed: int
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    optimizer: str
+    weight_decay: float
+    schedule: str
+    steps: tuple[int, ...]
+    total: int
+    augment: bool
+    mixed_precision: str
+    evaluation_size: int
+
+
+def checkpoint_steps(total: int, count: int) -> list[int]:
+    """Return the steps to keep: 0, the last, and others dense early and sparse late.
+
+    Args:
+        total: number of steps of the whole training.
+        count: number of checkpoints after step 0; fewer where there are fewer steps.
+
+    Example:
+        >>> checkpoint_steps(1000, 7)
+        [0, 1, 3, 10, 32, 100, 316, 1000]
+    """
+    count = min(count, total)
+    points = count
+    while len(steps := np.unique(np.geomspace(1, total, points).round().astype(int))) < count:
+        points += 1
+    # More points than asked for can turn up by rounding; the last step must stay.
+    steps = steps[np.linspace(0, len(steps) - 1, count).round().astype(int)]
+    steps[-1] = total
+    return [0, *steps.tolist()]
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """The files of one run: a safetensors file and its JSON for every checkpoint."""
+
+    folder: Path
+    steps: tuple[int, ...]
+
+    def path(self, step: int) -> Path:
+        """Return the file of the checkpoint at a step."""
+        return self.folder / f"step-{step:08d}.safetensors"
+
+    def record(self, step: int) -> dict | None:
+        """Return what was measured at a step, or None where that is not stored whole."""
+        path = self.path(step).with_suffix(".json")
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))["record"]
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError) as error:
+            path.unlink(missing_ok=True)
+            warnings.warn(
+                f"{path.name} is damaged ({error}); it is computed again",
+                DamagedFileWarning,
+                stacklevel=2,
+            )
+            return None
+
+    def has(self, step: int) -> bool:
+        """Return whether a checkpoint is there; whether it is whole shows when it is loaded."""
+        return self.path(step).exists() and self.record(step) is not None
+
+    def missing(self) -> list[int]:
+        """Return the steps whose checkpoint is not there."""
+        return [step for step in self.steps if not self.has(step)]
+
+    def discard(self, step: int) -> None:
+        """Delete a checkpoint."""
+        for path in (self.path(step), self.path(step).with_suffix(".json")):
+            path.unlink(missing_ok=True)
+
+    def resume_path(self, step: int) -> Path:
+        """Return the file of the state from which training goes on after a step."""
+        return self.folder / f"resume-{step:08d}.safetensors"
+
+    def resume_paths(self) -> list[Path]:
+        """Return the stored states, latest first."""
+        return sorted(self.folder.glob("resume-*.safetensors"), reverse=True)
+
+    def discard_resume(self, keep: Path | None = None) -> None:
+        """Delete the stored states, but for one."""
+        for path in self.folder.glob("resume-*"):
+            if keep is None or path.stem != keep.stem:
+                path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def full_disk(folder: Path) -> Iterator[None]:
+    """Turn the ways in which a full disk shows itself into one error."""
+    try:
+        yield
+    except Exception as error:
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if not full and "os error 28" not in str(error) and "os error 27" not in str(error):
+            raise
+        raise OSError(
+            errno.ENOSPC,
+            f"the disk is full: a checkpoint could not be written to {folder} ({error}). Nothing "
+            "half-written is left; free some space or point SYMGEN_CACHE to another disk, and "
+            "run again: the training goes on from its last checkpoint",
+        ) from error
