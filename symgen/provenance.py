@@ -187,7 +187,7 @@ def fetch(path: str | os.PathLike) -> tuple[dict[str, torch.Tensor], dict] | Non
         return load_file(path), info
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
         warnings.warn(
             f"{path.name} is damaged ({error}); it is computed again",
             DamagedFileWarning,

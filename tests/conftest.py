@@ -1,4 +1,4 @@
-"""What all tests share: checked shapes, fixed random examples, a cache of their own, a small book."""
+"""What tests share: checked shapes, fixed random examples, a cache of their own, a small book."""
 
 import os
 import shutil

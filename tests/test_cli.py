@@ -212,7 +212,12 @@ HTML(f"<i>{Path.cwd().resolve()}</i>")"""
     assert [c.metadata for c in after.cells] == [c.metadata for c in before.cells]
     text = path.read_text()
     assert "at ./chapters/x.txt of ~/y" in text
-    for forbidden in (str(book.resolve()), os.path.expanduser("~") + "/", "papermill", "execution\""):
+    for forbidden in (
+        str(book.resolve()),
+        os.path.expanduser("~") + "/",
+        "papermill",
+        'execution"',
+    ):
         assert forbidden not in text
     assert set(after.metadata) == {"kernelspec", "language_info", "symgen"}
     assert symgen("verify").exit_code == 0

@@ -1,0 +1,139 @@
+"""The chapters keep to their form, and the presets to the chapters' parameters.
+
+That every cell runs is nbval's to say: it collects chapters/ itself, a test for each cell.
+"""
+
+import ast
+import getpass
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from conftest import ROOT
+
+from symgen import editions, runs
+
+CHAPTERS = runs.chapter_names(ROOT)
+STORED = [ROOT / "chapters" / f"{name}.ipynb" for name in CHAPTERS]
+STORED += sorted((ROOT / "data" / "editions").glob("*/*.ipynb"))
+MACHINE = re.compile(r"(?<![\w+/=.~-])/(?:root|home|Users|work|tmp|mnt|var)/[\w.-]+")
+LONGEST_CELL = 15
+
+
+def code_lines(source):
+    return [x for x in source.splitlines() if x.strip() and not x.strip().startswith("#")]
+
+
+@pytest.fixture(params=CHAPTERS)
+def chapter(request):
+    notebook = runs.read_chapter(ROOT, request.param)
+    notebook.name = request.param
+    return notebook
+
+
+def test_every_chapter_is_in_the_contents():
+    pages = (ROOT / "_toc.yml").read_text()
+    assert CHAPTERS
+    for name in CHAPTERS:
+        assert f"file: chapters/{name}\n" in pages
+
+
+def test_the_first_code_cell_holds_the_parameters_each_with_a_comment(chapter):
+    tagged = [c for c in chapter.cells if "parameters" in c.metadata.get("tags", [])]
+    code = editions.own_code(chapter)
+    assert tagged == [code[0]]
+    lines = code[0].source.splitlines()
+    for node in ast.parse(code[0].source).body:
+        assert isinstance(node, (ast.Assign, ast.AnnAssign))
+        above = lines[node.lineno - 2] if node.lineno > 1 else ""
+        assert "#" in lines[node.end_lineno - 1] or above.startswith("#"), lines[node.lineno - 1]
+    defaults = runs.defaults(chapter)
+    assert next(iter(defaults)) == "preset"
+    assert defaults["preset"] == "quick"
+
+
+def test_setup_is_short_and_the_last_cell_tells_the_provenance(chapter):
+    code = editions.own_code(chapter)
+    assert len(code_lines(code[1].source)) <= 3
+    assert f'symgen.Chapter("{chapter.name}", globals())' in code[1].source
+    assert code[-1].source.strip() == "chapter.provenance()"
+
+
+def test_cells_are_short(chapter):
+    for cell in editions.own_code(chapter)[1:]:
+        assert len(code_lines(cell.source)) <= LONGEST_CELL, cell.source
+
+
+def test_the_page_starts_with_its_title_and_needs_no_other_headline(chapter):
+    titles = [
+        line
+        for cell in chapter.cells
+        if cell.cell_type == "markdown"
+        for line in cell.source.splitlines()
+        if line.startswith("# ")
+    ]
+    assert len(titles) == 1
+    assert chapter.cells[0].source.startswith("# ")
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda p: "/".join(p.parts[-2:]))
+def test_stored_notebooks_are_valid_and_know_no_machine(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    user = getpass.getuser()
+    for text in texts(json.loads(path.read_text(encoding="utf-8"))):
+        assert not MACHINE.search(text), MACHINE.search(text)
+        assert user == "root" or f"/{user}/" not in text
+    assert "papermill" not in notebook.metadata
+    assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
+
+
+def texts(node):
+    """Every text in nested JSON but binary data."""
+    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+        if isinstance(key, str) and key.startswith(editions.BASE64):
+            continue
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, (dict, list)):
+            yield from texts(value)
+
+
+def test_stored_outputs_are_what_todays_code_gives():
+    stale, _ = editions.verify(ROOT, CHAPTERS)
+    assert not stale, f"renew with: symgen run {' '.join(stale)} --store"
+
+
+@pytest.mark.parametrize("preset", runs.preset_names(ROOT))
+def test_presets_name_known_chapters_and_known_parameters(preset):
+    values = runs.read_preset(ROOT, preset)
+    assert set(values) <= set(CHAPTERS)
+    for name in CHAPTERS:
+        runs.resolve(ROOT, name, preset, {})
+    if preset == "quick":
+        assert list(values) == CHAPTERS
+        assert not any(values.values())
+
+
+def test_the_same_presets_are_documented():
+    page = (ROOT / "chapters" / "index.md").read_text()
+    assert runs.preset_names(ROOT) == ["quick", "cpu", "gpu", "paper"]
+    for preset in runs.preset_names(ROOT):
+        assert f"| `{preset}` |" in page
+
+
+def test_constraints_name_no_host_and_no_folder():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert len(lines) > 100
+    for line in lines:
+        assert re.fullmatch(r"[\w.-]+==[\w.+!]+", line), line
+
+
+def test_conda_users_get_the_same_environment():
+    wanted = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"][-1]["pip"]
+    make = Path(ROOT / "Makefile").read_text()
+    assert wanted == ["-c constraints.txt", "-e .[book,test,llm]"]
+    assert "-c constraints.txt -e '.[book,test,llm]'" in make
