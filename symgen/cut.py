@@ -1,8 +1,8 @@
 """Cut a network at a layer: what is below runs once a sample, what is above runs on every state."""
 
 import difflib
-from collections.abc import Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -37,9 +37,10 @@ def logits_of(output: Any) -> Tensor:
 def repeat(inputs: Inputs, states: int) -> Inputs:
     """Repeat every sample for each of its states, sample by sample."""
     if isinstance(inputs, dict):
-        return {key: repeat(value, states) for key, value in inputs.items()}
-    if not isinstance(inputs, Tensor) or states == 1:
-        return inputs
+        return {
+            key: repeat(value, states) if isinstance(value, Tensor) else value
+            for key, value in inputs.items()
+        }
     return inputs.repeat_interleave(states, dim=0)
 
 
@@ -72,11 +73,8 @@ class HookCut:
             captured.append(output)
             raise _Reached
 
-        with _hooked(model.get_submodule(self.layer), stop):
-            try:
-                call(model, inputs)
-            except _Reached:
-                pass
+        with hooked(model.get_submodule(self.layer), stop), suppress(_Reached):
+            call(model, inputs)
         if not captured or not isinstance(captured[0], Tensor):
             found = type(captured[0]).__name__ if captured else "never called"
             raise ValueError(
@@ -92,7 +90,7 @@ class HookCut:
         def replace(module, arguments, output):
             return pending.pop() if pending else output
 
-        with _hooked(model.get_submodule(self.layer), replace):
+        with hooked(model.get_submodule(self.layer), replace):
             return logits_of(call(model, repeat(rest, states)))
 
 
@@ -169,7 +167,7 @@ def cut_at(model: nn.Module, layer: str | None, inputs: Inputs) -> Cut:
         graph = GraphCut(model, layer)
     except ValueError:
         raise
-    except Exception:  # noqa: BLE001  Tracing runs any code; whatever it raises, the hook works.
+    except Exception:  # Tracing runs the network's code: whatever it raises, the hook works.
         return hook
     try:
         feature, rest = graph.below(model, inputs)
@@ -207,8 +205,8 @@ def _subgraph(root, nodes, chosen, inputs, outputs) -> fx.GraphModule:
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
     for node in nodes:
-        constant = node.op == "get_attr"
-        if (node in chosen or constant) and node.op != "output" or node in chosen and not outputs:
+        kept = node in chosen or node.op == "get_attr"
+        if kept if node.op != "output" else not outputs:
             copies[node] = graph.node_copy(node, lambda n: copies[n])
     if outputs:
         graph.output(tuple(copies[node] for node in outputs))
@@ -216,9 +214,26 @@ def _subgraph(root, nodes, chosen, inputs, outputs) -> fx.GraphModule:
 
 
 @contextmanager
-def _hooked(module: nn.Module, hook: Any):
+def hooked(module: nn.Module, hook: Any) -> Iterator[None]:
+    """Hold a forward hook on a module."""
     handle = module.register_forward_hook(hook)
     try:
         yield
     finally:
         handle.remove()
+
+
+def check_value(value: Tensor, feature: Tensor, layer: str | None) -> None:
+    """Refuse a baseline value that does not fit a layer's output for one sample.
+
+    Raises:
+        ValueError: with both shapes.
+    """
+    try:
+        torch.broadcast_to(value, feature.shape[1:])
+    except RuntimeError:
+        raise ValueError(
+            f"the baseline value has shape {tuple(value.shape)}, but {layer or 'the input'} has "
+            f"{tuple(feature.shape[1:])} for one sample; make the baseline with this network, at "
+            "this layer and input size"
+        ) from None

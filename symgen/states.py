@@ -1,28 +1,28 @@
-"""Run a network on masked states in batches: which states, how many at once, what comes out."""
+"""Run a network on masked states in batches, and see that what comes out is right."""
 
+import contextlib
+import logging
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import psutil
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 
-from .cut import Cut, Inputs, call, logits_of
+from symgen.cut import Cut, Inputs, call, logits_of
+from symgen.memory import Batch, automatic_batch, device_of
 
-# Larger batches are no faster on CPU: their activations leave the caches.
-LARGEST_BATCH = {"cpu": 256, "cuda": 8192}
-# What one batch may take of the free memory; on CPU also no more than this many bytes.
-MEMORY_SHARE, CPU_BYTES = 0.5, 2**30
-# Activations alive at once, in units of the largest output of a layer.
-ALIVE = 6
+# Difference of v[N] from the plain forward that counts as another result, relative to 1 + |z|.
+TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3, torch.float16: 0.02, torch.bfloat16: 0.1}
+
+logger = logging.getLogger(__name__)
 
 
-class BatchSizeWarning(UserWarning):
-    """Memory ran out: the batch was halved and the work went on."""
+class PrecisionWarning(UserWarning):
+    """The lower precision changes v by more than the noise bound of the extraction."""
 
 
 def log_odds(
@@ -46,7 +46,7 @@ def log_odds(
     return logits.gather(1, target)[:, 0] - others.logsumexp(dim=1)
 
 
-@contextmanager
+@contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Hold a network in evaluation mode; afterwards every part is in its own mode again."""
     modes = [(module, module.training) for module in model.modules()]
@@ -56,101 +56,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Return where a network's first parameter lies; the CPU when it has none."""
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
-
-
-def free_memory(device: torch.device) -> int:
-    """Return the bytes that are free on a device."""
-    if device.type == "cuda":
-        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + reusable
-    return psutil.virtual_memory().available
-
-
-def check_states(samples: int, n: int) -> None:
-    """Refuse a number of variables whose masked states no memory can hold.
-
-    Raises:
-        MemoryError: with the estimate, when the outputs alone exceed the free memory.
-    """
-    needed, free = samples * 8 * 2**n, free_memory(torch.device("cpu"))
-    if needed > MEMORY_SHARE * free:
-        raise MemoryError(
-            f"n = {n} variables have 2^{n} = {2**n:,} masked states a sample; their outputs for "
-            f"{samples} samples take {needed / 2**30:,.1f} GiB of the {free / 2**30:,.1f} GiB "
-            "that are free. Use fewer variables (n = 10 takes 8 KiB a sample) or fewer samples"
-        )
-
-
-class Batch:
-    """The number of masked states in one forward call, halved whenever memory runs out."""
-
-    def __init__(self, size: int):
-        if size < 1:
-            raise ValueError(f"batch_size = {size}; give a number of masked states >= 1, or None")
-        self.size = size
-
-    @contextmanager
-    def halving(self) -> Iterator[None]:
-        """Catch an out-of-memory error of what runs inside, and halve the size.
-
-        Raises:
-            MemoryError: when not even one state fits.
-        """
-        try:
-            yield
-        except RuntimeError as error:
-            if not _out_of_memory(error):
-                raise
-            if self.size == 1:
-                raise MemoryError(
-                    "memory ran out on a single masked state; use a smaller network or input, "
-                    "mixed precision (dtype=torch.bfloat16), or a device with more memory"
-                ) from error
-            self.size //= 2
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            warnings.warn(
-                f"memory ran out; the batch is halved to {self.size} masked states",
-                BatchSizeWarning,
-                stacklevel=3,
-            )
-
-
-def automatic_batch(model: nn.Module, inputs: Inputs) -> int:
-    """Return how many states to run at once, a power of two, from one forward pass.
-
-    Args:
-        model: in evaluation mode.
-        inputs: of one sample.
-    """
-    largest = 1
-
-    def measure(module, arguments, output):
-        nonlocal largest
-        if isinstance(output, Tensor):
-            largest = max(largest, output.nbytes)
-
-    handles = [
-        module.register_forward_hook(measure)
-        for module in model.modules()
-        if not any(module.children())
-    ]
-    try:
-        call(model, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    device = device_of(model)
-    budget = MEMORY_SHARE * free_memory(device)
-    if device.type == "cpu":
-        budget = min(budget, CPU_BYTES)
-    size = min(budget / (ALIVE * largest), LARGEST_BATCH.get(device.type, 1024))
-    return 2 ** int(math.log2(max(size, 1)))
 
 
 class StateRunner:
@@ -164,8 +69,9 @@ class StateRunner:
         n: variables of a sample.
         value: of masked positions, broadcast to one sample's feature.
         target: (sample,) outcome.
-        channel: dimension of the feature (of one sample) along which all values are masked alike.
+        channel: dimension of one sample's feature along which all values are masked alike.
         dtype: of autocast, or None.
+        grouped: whether inputs of several samples fit into one batch.
     """
 
     def __init__(
@@ -178,12 +84,18 @@ class StateRunner:
         value: Float[Tensor, "..."],
         target: Int[Tensor, " sample"],
         channel: int,
-        dtype: torch.dtype | None,
+        dtype: torch.dtype | None = None,
+        grouped: bool = True,
     ):
         self.model, self.way, self.inputs_of, self.n = model, way, inputs_of, n
         self.device = device_of(model)
         self.owners, self.target = owners.to(self.device), target.to(self.device)
-        self.value, self.channel, self.dtype = value.to(self.device), channel, dtype
+        self.value, self.channel = value.to(self.device), channel
+        self.dtype, self.grouped = dtype, grouped
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what is kept between batches."""
         self._below: tuple[Any, Tensor, Inputs] | None = None
         self._buffer: Tensor | None = None
 
@@ -205,9 +117,9 @@ class StateRunner:
         with self.autocast():
             feature, rest = self._features(first, count)
             owners = self.owners[first : first + count]
-            bits = states.to(self.device)[:, None] >> torch.arange(self.n, device=self.device) & 1
-            present = nn.functional.pad(bits.bool(), (0, 1), value=True)
-            keep = present.T[owners].movedim(-1, 1).unsqueeze(2 + self.channel)
+            if owners.dim() == 2:  # Texts: padding that this group does not need is cut off.
+                owners = owners[:, : feature.shape[1]]
+            keep = present_at(owners, states.to(self.device), self.n).unsqueeze(2 + self.channel)
             shape = (count * len(states), *feature.shape[1:])
             buffer = self._masked(shape, feature)
             torch.where(
@@ -237,11 +149,97 @@ class StateRunner:
         return self._buffer
 
 
+def present_at(
+    owners: Int[Tensor, "sample *position"], states: Int[Tensor, " state"], n: int
+) -> Bool[Tensor, "sample state *position"]:
+    """Return which positions are not masked in each state."""
+    bits = states[:, None] >> torch.arange(n, device=states.device) & 1
+    present = nn.functional.pad(bits.bool(), (0, 1), value=True)
+    return present.T[owners].movedim(-1, 1)
+
+
 def last(logits: Tensor) -> Tensor:
     """Return the logits at the last position of a sequence, or logits that have no positions."""
     return logits[:, -1] if logits.dim() == 3 else logits
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
-    text = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text
+def run_all(runner: StateRunner, batch_size: int | None, progress: bool) -> Tensor:
+    """Return v of all samples on all states, with the checks that `masked_outputs` promises."""
+    samples, states = len(runner.target), 2**runner.n
+    check_outcomes(runner.plain(0)[0], runner.target)
+    batch = Batch(batch_size or automatic_batch(runner.model, runner.inputs_of(0, 1)))
+    order = torch.arange(states)
+    v = torch.empty(samples, states, device=runner.device, dtype=widest(runner.device))
+    done = 0
+    with tqdm(total=samples * states, unit="state", disable=not progress, leave=False) as bar:
+        while done < samples * states:
+            first, state = divmod(done, states)
+            count, size = 1, min(batch.size, states - state)
+            if state == 0 and batch.size >= states and runner.grouped:
+                count = min(batch.size // states, samples - first)
+            with batch.halving():
+                part = runner.run(first, count, order[state : state + size])
+                v[first : first + count, state : state + size] = part
+                if state + size == states:
+                    check_full(runner, first, v[first : first + count, -1])
+                done += count * size
+                bar.update(count * size)
+        if runner.dtype is not None:
+            bar.set_postfix_str(report_precision(runner, v[0]))
+    return v
+
+
+def check_full(runner: StateRunner, first: int, v_full: Tensor) -> None:
+    """Compare v[N] with a plain forward of the same samples.
+
+    Raises:
+        RuntimeError: when they differ by more than rounding: the network is random, or it does
+            not compute the same from its own masked layer.
+    """
+    logits, expected = runner.plain(first, len(v_full))
+    kind = runner.dtype or logits.dtype
+    bound = TOLERANCE.get(kind, 1e-3) * (1 + logits.abs().amax(dim=1).to(v_full))
+    wrong = ((v_full - expected).abs() > bound) | ~torch.isfinite(v_full)
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise RuntimeError(
+            f"sample {first + row}: v with nothing masked is {float(v_full[row]):.6g}, but a plain "
+            f"forward gives {float(expected[row]):.6g}. The network must be deterministic in "
+            "evaluation mode (is dropout always on?), finite, and treat samples of a batch apart"
+        )
+
+
+def report_precision(runner: StateRunner, v: Float[Tensor, " state"]) -> str:
+    """Measure the error of mixed precision on states of the first sample; warn if it is large."""
+    states = torch.linspace(0, len(v) - 1, min(len(v), 32)).long()
+    wanted, runner.dtype = runner.dtype, None
+    runner.forget()
+    exact = torch.cat([runner.run(0, 1, part)[0] for part in states.split(8)]).to(v)
+    runner.dtype = wanted
+    runner.forget()
+    error = float((v[states.to(v.device)] - exact).abs().max())
+    bound = 0.02 * float((exact[-1] - exact[0]).abs())
+    text = f"error of {wanted} in v: {error:.2g}, bound 0.02 |v[N] - v[0]| = {bound:.2g}"
+    logger.info(text)
+    if error > bound:
+        warnings.warn(f"{text}; use dtype=None for exact interactions", PrecisionWarning, 4)
+    return text
+
+
+def check_outcomes(logits: Tensor, target: Tensor) -> None:
+    if logits.dim() != 2 or logits.shape[1] < 2:
+        raise ValueError(
+            f"the network returns logits of shape {tuple(logits.shape)} for one sample; expected "
+            "(1, outcomes) with two or more outcomes. Wrap it, as the module's text shows"
+        )
+    if target.min() < 0 or target.max() >= logits.shape[1]:
+        wrong = int(((target < 0) | (target >= logits.shape[1])).nonzero()[0])
+        raise ValueError(
+            f"the label of sample {wrong} is {int(target[wrong])}, but the network has "
+            f"{logits.shape[1]} outcomes; labels must be in 0..{logits.shape[1] - 1}"
+        )
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """Return the widest floating type of a device."""
+    return torch.float32 if device.type == "mps" else torch.float64

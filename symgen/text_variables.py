@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
+WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def draw_words(
         offsets = _offsets(text, tokenizer, max_length)
         content = []
         for word in WORD.finditer(text):
-            parts = [word[0].lower(), *re.split("['’]", word[0].lower())[:1]]
+            parts = [word[0].lower(), *re.split("['\u2019]", word[0].lower())[:1]]
             group, cut = _tokens_within(text, offsets, *word.span())
             if group and not cut and not any(part in stop_words for part in parts):
                 content.append((group, word[0]))
@@ -239,5 +239,5 @@ def _tokens_within(
             if start <= first and last <= end:
                 inside.append(index)
     covered = max((offsets[i][1] for i in inside), default=start)
-    cut = len(inside) != len(overlapping) or not text[covered:end].isspace() and covered < end
+    cut = len(inside) != len(overlapping) or bool(text[covered:end].strip())
     return tuple(inside), tuple(overlapping) if cut and overlapping else ()

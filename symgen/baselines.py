@@ -1,0 +1,128 @@
+"""Baseline values: what masked variables are replaced with, and at which layer."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from symgen.cut import HookCut, InputCut
+from symgen.memory import device_of
+from symgen.networks import find_layer
+from symgen.states import evaluating
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The value that masked variables take, and the layer where they take it.
+
+    Attributes:
+        value: broadcast to the layer's output for one sample: (channel, height, width),
+            (channel, 1, 1) or () for images, (embedding,) for text.
+        layer: name of the layer whose output is masked; None for the input itself.
+    """
+
+    value: Float[Tensor, "..."]
+    layer: str | None
+
+
+def mean_baseline(
+    model: nn.Module,
+    images: Tensor | Iterable[Any],
+    layer: str | None = "first_relu",
+    batch_size: int = 256,
+) -> Baseline:
+    """Return the mean of a layer's output over a data set (App. A.1, images).
+
+    The mean is taken over samples only, so every channel at every position has its own value:
+    the empirical mean of that input variable across the data set.
+
+    Args:
+        model: an image network.
+        images: (sample, channel, height, width), or batches of it, as a loader gives them;
+            of a batch that is a tuple the first entry is used.
+        layer: a layer's name, or "first_relu" (see `find_layer`), or None for the mean input.
+        batch_size: images run at once, when `images` is one tensor.
+
+    Raises:
+        ValueError: when there is no image, or no such layer.
+    """
+    batches = images.split(batch_size) if isinstance(images, Tensor) else images
+    count, total = 0, torch.zeros(())
+    with evaluating(model), torch.inference_mode():
+        for batch in batches:
+            batch = batch[0] if isinstance(batch, tuple | list) else batch
+            batch = batch.to(device_of(model))
+            if not count:
+                layer = None if layer is None else find_layer(model, layer, batch[:1])
+            way = InputCut() if layer is None else HookCut(layer)
+            feature, _ = way.below(model, batch)
+            # Sums in float64 on the CPU do not depend on how the data set is split.
+            total = total + feature.cpu().double().sum(0)
+            count += len(batch)
+    if not count:
+        raise ValueError("mean_baseline got no images; pass one or more")
+    return Baseline(_ordinary(total / count), layer)
+
+
+def zero_baseline(
+    model: nn.Module, layer: str | None = "first_relu", x: Tensor | None = None
+) -> Baseline:
+    """Return the value 0 at a layer, or at the input.
+
+    Args:
+        model: an image network.
+        layer: as for `mean_baseline`.
+        x: an input, where `find_layer` needs one to find the first ReLU.
+    """
+    return Baseline(torch.zeros(()), None if layer is None else find_layer(model, layer, x))
+
+
+def token_baseline(model: nn.Module, token_id: int) -> Baseline:
+    """Return the embedding of a token, such as [MASK] of BERT, number 103 (App. A.1, language).
+
+    Raises:
+        ValueError: when the vocabulary has no such token, or the network no embedding.
+    """
+    layer, embedding = word_embedding(model)
+    count = embedding.weight.shape[0]
+    if not 0 <= token_id < count:
+        raise ValueError(f"token_id = {token_id} is outside the vocabulary, 0..{count - 1}")
+    with torch.inference_mode():
+        value = embedding(torch.tensor([token_id], device=embedding.weight.device))[0]
+    return Baseline(_ordinary(value), layer)
+
+
+def mean_embedding_baseline(model: nn.Module) -> Baseline:
+    """Return the mean word embedding over the vocabulary (footnote 3, language models).
+
+    It belongs to no token, so that masking a word does not put another one in its place.
+    """
+    layer, embedding = word_embedding(model)
+    with torch.inference_mode():
+        ids = torch.arange(embedding.weight.shape[0], device=embedding.weight.device)
+        parts = [embedding(chunk).cpu().double().sum(0) for chunk in ids.split(8192)]
+    return Baseline(_ordinary(torch.stack(parts).sum(0) / len(ids)), layer)
+
+
+def word_embedding(model: nn.Module) -> tuple[str, nn.Module]:
+    """Return name and module of a network's word embedding.
+
+    It is what `get_input_embeddings` gives, or else the first `torch.nn.Embedding`.
+    """
+    module = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+    for name, candidate in model.named_modules():
+        if candidate is module or (module is None and isinstance(candidate, nn.Embedding)):
+            return name, candidate
+    raise ValueError(
+        f"{type(model).__name__} has no word embedding to mask at; give it a method "
+        "get_input_embeddings that returns the module which embeds token ids"
+    )
+
+
+def _ordinary(value: Tensor) -> Tensor:
+    """Return a float32 copy on the CPU that is no inference tensor."""
+    with torch.inference_mode(False):
+        return torch.empty(value.shape).copy_(value.detach().clone())

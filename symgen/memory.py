@@ -1,0 +1,133 @@
+"""How many masked states run at once: what memory is free, what one state takes, and halving."""
+
+import contextlib
+import math
+import warnings
+from collections.abc import Iterator
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from symgen.cut import Inputs, call
+
+# Larger batches are no faster on CPU: their activations leave the caches.
+LARGEST_BATCH = {"cpu": 256, "cuda": 8192}
+# What one batch may take of the free memory; on CPU also no more than this many bytes.
+MEMORY_SHARE, CPU_BYTES = 0.5, 2**30
+# Activations alive at once, in units of the largest output of a layer.
+ALIVE = 6
+
+
+class BatchSizeWarning(UserWarning):
+    """Memory ran out: the batch was halved and the work went on."""
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return where a network's first parameter lies; the CPU when it has none."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that are free on a device."""
+    if device.type == "cuda":
+        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + reusable
+    return psutil.virtual_memory().available
+
+
+def batch_budget(device: torch.device) -> int:
+    """Return the bytes that one batch may take on a device."""
+    budget = int(MEMORY_SHARE * free_memory(device))
+    return min(budget, CPU_BYTES) if device.type == "cpu" else budget
+
+
+def check_states(samples: int, n: int) -> None:
+    """Refuse a number of variables whose masked states no memory can hold.
+
+    Raises:
+        MemoryError: with the estimate, when the outputs alone exceed the free memory.
+    """
+    needed, free = samples * 8 * 2**n, free_memory(torch.device("cpu"))
+    if needed > MEMORY_SHARE * free:
+        raise MemoryError(
+            f"n = {n} variables have 2^{n} = {2**n:,} masked states a sample; their outputs for "
+            f"{samples} samples take {needed / 2**30:,.1f} GiB of the {free / 2**30:,.1f} GiB "
+            "that are free. Use fewer variables (n = 10 takes 8 KiB a sample) or fewer samples"
+        )
+
+
+class Batch:
+    """The number of masked states in one forward call, halved whenever memory runs out."""
+
+    def __init__(self, size: int):
+        if size < 1:
+            raise ValueError(f"batch_size = {size}; give a number of masked states >= 1, or None")
+        self.size = size
+
+    @contextlib.contextmanager
+    def halving(self) -> Iterator[None]:
+        """Catch an out-of-memory error of what runs inside, and halve the size.
+
+        Raises:
+            MemoryError: when not even one state fits.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            if self.size == 1:
+                raise MemoryError(
+                    "memory ran out on a single masked state; use a smaller network or input, "
+                    "mixed precision (dtype=torch.bfloat16), or a device with more memory"
+                ) from error
+            self.size //= 2
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            warnings.warn(
+                f"memory ran out; the batch is halved to {self.size} masked states",
+                BatchSizeWarning,
+                stacklevel=4,
+            )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an error means that memory ran out, on CPU or GPU."""
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error).lower()
+    )
+
+
+def largest_output(model: nn.Module, inputs: Inputs) -> int:
+    """Return the bytes of the largest output of a layer, from one forward pass."""
+    largest = 1
+
+    def measure(module, arguments, output):
+        nonlocal largest
+        if isinstance(output, Tensor):
+            largest = max(largest, output.nbytes)
+
+    with contextlib.ExitStack() as hooks:
+        for module in model.modules():
+            if not any(module.children()):
+                hooks.callback(module.register_forward_hook(measure).remove)
+        call(model, inputs)
+    return largest
+
+
+def automatic_batch(model: nn.Module, inputs: Inputs) -> int:
+    """Return how many states to run at once, a power of two.
+
+    Args:
+        model: in evaluation mode.
+        inputs: of one sample.
+    """
+    device = device_of(model)
+    return fitting(ALIVE * largest_output(model, inputs), device)
+
+
+def fitting(bytes_each: int, device: torch.device) -> int:
+    """Return the largest suitable power of two of states that take so many bytes each."""
+    size = min(batch_budget(device) / bytes_each, LARGEST_BATCH.get(device.type, 1024))
+    return 2 ** int(math.log2(max(size, 1)))
