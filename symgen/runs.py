@@ -64,7 +64,7 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> BookError:
     known = list(known)
     near = [k for k in known if given and given.lower() in k.lower()]
     near = near or difflib.get_close_matches(given, known, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else "."
     return BookError(f"unknown {kind} {given!r}{hint} Known: {', '.join(known) or 'none'}")
 
 

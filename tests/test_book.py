@@ -34,8 +34,8 @@ def book(tmp_path_factory) -> Path:
     skip = shutil.ignore_patterns(".*", "_build", "__pycache__", "*.egg-info")
     shutil.copytree(ROOT, folder, ignore=skip)
     (folder / "_build").mkdir()
-    (ROOT / "_build").mkdir(exist_ok=True)
-    (folder / "_build" / "vendor").symlink_to(ROOT / "_build" / "vendor", target_is_directory=True)
+    if site.fetch_scripts(ROOT / "_build" / "vendor"):
+        (folder / "_build" / "vendor").symlink_to(ROOT / "_build" / "vendor")
     return folder
 
 
