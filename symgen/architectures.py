@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from symgen.sources import nearest
+
 # Images up to this many pixels a side get a stem without the early downsampling.
 SMALL = 64
 
@@ -150,14 +152,16 @@ class TextClassifier(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x: Mapping[str, Tensor] | Tensor) -> Tensor:
+    def forward(self, x: Mapping[str, Tensor] | Tensor | None = None, **inputs: Any) -> Tensor:
         """Return the logits (sample, class).
 
         Args:
-            x: input_ids (sample, token), or a mapping of what the model takes: input_ids or
-                inputs_embeds, and attention_mask.
+            x: input_ids (sample, token), or a mapping of `inputs`.
+            **inputs: what the model takes: input_ids or inputs_embeds, and attention_mask.
         """
-        return self.model(**(x if isinstance(x, Mapping) else {"input_ids": x})).logits
+        if x is not None:
+            inputs |= x if isinstance(x, Mapping) else {"input_ids": x}
+        return self.model(**inputs).logits
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the layer that embeds tokens."""
@@ -171,16 +175,19 @@ def bert(layers: int, hidden: int) -> Callable[..., nn.Module]:
         classes: int, vocabulary: int = 30522, pad_token_id: int = 0, **options: Any
     ) -> nn.Module:
         transformers = import_transformers()
-        config = transformers.BertConfig(
-            vocab_size=vocabulary,
-            hidden_size=hidden,
-            num_hidden_layers=layers,
-            num_attention_heads=max(2, hidden // 64),
-            intermediate_size=4 * hidden,
-            num_labels=classes,
-            pad_token_id=pad_token_id,
-            **options,
-        )
+        shape = {
+            "vocab_size": vocabulary,
+            "hidden_size": hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": max(2, hidden // 64),
+            "intermediate_size": 4 * hidden,
+            "num_labels": classes,
+            "pad_token_id": pad_token_id,
+        }
+        known = {**transformers.BertConfig().to_dict(), "num_labels": 2}
+        if unknown := [name for name in options if name not in known]:
+            raise TypeError(f"BertConfig has no {unknown[0]}.{nearest(unknown[0], known)}")
+        config = transformers.BertConfig(**{**shape, **options})
         return TextClassifier(transformers.BertForSequenceClassification(config))
 
     return build

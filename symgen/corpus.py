@@ -1,12 +1,11 @@
 """Texts: sentences with planted logic, plain texts for language models, and tokenizers."""
 
 import itertools
+from collections import Counter
 from typing import Any
 
 import numpy as np
-import torch
 
-from symgen.provenance import cached, code_fingerprint
 from symgen.sources import DATASETS, Rows, Source, nearest, open_splits, text_columns
 
 PRAISE = ("brilliant", "charming", "delightful", "gripping", "superb", "wonderful")
@@ -156,11 +155,9 @@ def load_tokenizer(tokenizer: Any, texts: list[str]) -> Any:
         name, tokenizer = tokenizer, from_pretrained("AutoTokenizer", tokenizer)
     elif tokenizer is None or isinstance(tokenizer, int):
         transformers = import_transformers()
-        name, text = "trained on the texts", _train_tokenizer(texts, tokenizer or VOCABULARY)
-        import tokenizers
-
+        name = "trained on the texts"
         tokenizer = transformers.PreTrainedTokenizerFast(
-            tokenizer_object=tokenizers.Tokenizer.from_str(text),
+            tokenizer_object=_train_tokenizer(texts, tokenizer or VOCABULARY),
             **{f"{token[1:-1].lower()}_token": token for token in SPECIAL},
         )
     else:
@@ -180,39 +177,44 @@ def load_tokenizer(tokenizer: Any, texts: list[str]) -> Any:
     return tokenizer
 
 
-def _train_tokenizer(texts: list[str], vocabulary: int) -> str:
-    """Return the JSON of a WordPiece tokenizer; trained once for the same texts."""
-    if vocabulary < 100:
+def _train_tokenizer(texts: list[str], vocabulary: int) -> Any:
+    """Return a WordPiece tokenizer: the most frequent words, and pieces for the others.
+
+    The library's own trainer is not used: its result differs from run to run.
+    """
+    if vocabulary < 200:
         raise ValueError(
-            f"tokenizer={vocabulary}: a vocabulary needs at least 100 entries: 5 special tokens, "
-            "the letters, and some words"
+            f"tokenizer={vocabulary}: a vocabulary needs at least 200 entries, for the special "
+            "tokens, the letters and some words"
         )
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-    def train() -> dict[str, torch.Tensor]:
-        from tokenizers import (
-            Tokenizer,
-            decoders,
-            models,
-            normalizers,
-            pre_tokenizers,
-            processors,
-            trainers,
-        )  # fmt: skip
+    normalizer, splitter = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    words: Counter[str] = Counter()
+    for text in texts:
+        pieces = splitter.pre_tokenize_str(normalizer.normalize_str(text))
+        words.update(word for word, _ in pieces)
+    letters = sorted({letter for word in words for letter in word})[: vocabulary // 3]
+    tokens = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
+    # An eighth is kept for beginnings and endings, of which rare words are put together.
+    frequent = _most_frequent(words, vocabulary - len(tokens) - vocabulary // 8)
+    parts: Counter[str] = Counter()
+    for word, count in words.items():
+        for size in range(2, min(7, len(word))):
+            parts[word[:size]] += count
+            parts[f"##{word[-size:]}"] += count
+    tokens = list(dict.fromkeys([*tokens, *frequent]))
+    rest = [part for part in _most_frequent(parts, len(parts)) if part not in set(tokens)]
+    tokens += rest[: min(vocabulary - len(tokens), vocabulary // 8)]
+    made = Tokenizer(models.WordPiece({t: i for i, t in enumerate(tokens)}, unk_token="[UNK]"))
+    made.normalizer, made.pre_tokenizer = normalizer, splitter
+    made.decoder = decoders.WordPiece()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        special_tokens=[(t, made.token_to_id(t)) for t in ("[CLS]", "[SEP]")],
+    )
+    return made
 
-        made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        made.normalizer = normalizers.BertNormalizer()
-        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        made.decoder = decoders.WordPiece()
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=vocabulary, special_tokens=list(SPECIAL), show_progress=False
-        )
-        made.train_from_iterator(texts, trainer)
-        made.post_processor = processors.TemplateProcessing(
-            single="[CLS] $A [SEP]",
-            special_tokens=[(t, made.token_to_id(t)) for t in ("[CLS]", "[SEP]")],
-        )
-        encoded = np.frombuffer(made.to_str().encode(), dtype=np.uint8)
-        return {"json": torch.from_numpy(encoded.copy())}
 
-    key = {"texts": texts, "vocabulary": vocabulary, "code": code_fingerprint("corpus")}
-    return cached("tokenizer", key, train)["json"].numpy().tobytes().decode()
+def _most_frequent(counts: Counter[str], size: int) -> list[str]:
+    return sorted(counts, key=lambda item: (-counts[item], item))[: max(0, size)]

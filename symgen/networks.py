@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -109,11 +108,7 @@ def build_network(
         try:
             model = network.build(**arguments, **options)
         except TypeError as error:
-            known = [p for p in inspect.signature(network.build).parameters if p != "options"]
-            raise ValueError(
-                f'network "{name}" does not take these options: {error}; it knows '
-                f"{', '.join(known)}"
-            ) from error
+            raise ValueError(f'network "{name}" does not take {options}: {error}') from error
     model.input_shape = (channels, image_size, image_size) if network.kind == "image" else None
     return model.eval()
 

@@ -119,7 +119,8 @@ class LargeImagePart(ImagePart):
         source: Source,
         boxes: np.ndarray | None = None,
     ):
-        super().__init__(torch.empty(0, 3, 1, 1, dtype=torch.uint8), labels, source)
+        # No pixels are held.
+        super().__init__(torch.empty(len(labels), 3, 0, 0, dtype=torch.uint8), labels, source)
         self.encoded, self.boxes, self.size = encoded, boxes, source.size or 224
 
     def _decode(self, i: int) -> Any:

@@ -169,8 +169,7 @@ def _prepare(
         "data": [data.name, data.identity.get("revision"), chosen.fingerprint],
         "test": data.part("test").fingerprint,
         "code": code_fingerprint("parts", "architectures", "networks", "loop"),
-        # A network registered elsewhere is not covered by the fingerprint of this package.
-        "builder": _source(line.build),
+        "builder": _builder(recipe),
     }
     identity = fingerprint(key)
     return TrainingRun(
@@ -179,11 +178,15 @@ def _prepare(
     )  # fmt: skip
 
 
-def _source(build: Any) -> str:
-    try:
-        return inspect.getsource(build)
-    except (OSError, TypeError):
-        return repr(build)
+def _builder(recipe: Recipe) -> str:
+    """Identify what the fingerprint of this package's code does not cover."""
+    line = networks.NETWORKS.get(recipe.network)
+    if line is None:
+        # Trained before: its identity is its weights, whatever the hub calls them.
+        return fingerprint(dict(build(recipe).state_dict()))
+    with contextlib.suppress(OSError, TypeError):
+        return inspect.getsource(line.build)
+    return recipe.network
 
 
 class TrainingRun:
