@@ -45,5 +45,5 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo 'symgen needs the venv module of $(PYTHON): on Debian and Ubuntu, `apt-get install python3-venv`' >&2; exit 1; }
 	@echo 'Installing the environment into $(VENV); it takes some minutes and 6 GB the first time.'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[book,test,llm]'
+	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[book,test,llm]'
 	@touch $@

@@ -124,8 +124,10 @@ def _behaviour(path: Path) -> str:
 def _dump(node: Any) -> str:
     """Write a syntax tree as text that every version of Python writes alike.
 
-    `ast.dump` and `ast.unparse` do not: newer versions add fields, which are empty here.
+    `ast.dump` and `ast.unparse` do not: versions differ in fields and texts that are empty.
     """
+    if isinstance(node, ast.JoinedStr):
+        node.values = [v for v in node.values if getattr(v, "value", None) != ""]
     if isinstance(node, ast.AST):
         fields = ((k, v) for k, v in ast.iter_fields(node) if v is not None and v != [])
         return f"{type(node).__name__}({', '.join(f'{k}={_dump(v)}' for k, v in fields)})"
