@@ -93,7 +93,8 @@ def measure(recipe: Recipe, part: Part, test: Part, folder: Path) -> Estimate:
         # One resume state is written while the one before is still there.
         disk = weights * (len(recipe.steps) + 2 * (1 + states))
         disk_free = shutil.disk_usage(existing).free
-        found = Estimate(float("nan"), memory, free, disk, disk_free, folder)
+        numbers = (float("nan"), memory, free, disk, disk_free)
+        found = Estimate(*map(float, numbers), folder)
         if memory > free:
             return found
         seconds = _seconds_per_step(loop) * recipe.total

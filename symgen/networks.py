@@ -113,7 +113,9 @@ def build_network(
     return model.eval()
 
 
-def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: object = "") -> nn.Module:
+def load_weights(
+    model: nn.Module, weights: Mapping[str, Tensor], origin: str = "given"
+) -> nn.Module:
     """Load stored weights into a network, in place.
 
     Args:
@@ -125,8 +127,8 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: object
         ValueError: if names or shapes differ, with the first that do.
     """
     own = model.state_dict()
-    problems = [f"missing {k}" for k in own if k not in weights]
-    problems += [f"not expected {k}" for k in weights if k not in own]
+    problems = [f"{k} is missing" for k in own if k not in weights]
+    problems += [f"{k} is not expected" for k in weights if k not in own]
     problems += [
         f"{k} is {tuple(weights[k].shape)}, not {tuple(v.shape)}"
         for k, v in own.items()
@@ -171,8 +173,8 @@ def find_layer(model: nn.Module, name: str = "first_relu", x: Any = None) -> str
         return next(k for k, module in modules.items() if module is embedding)
     if x is None:
         shape = getattr(model, "input_shape", None) or (3, 32, 32)
-        parameter = next(model.parameters())
-        x = torch.zeros(1, *shape, dtype=parameter.dtype, device=parameter.device)
+        like = next(model.parameters(), torch.empty(0))
+        x = torch.zeros(1, *shape, dtype=like.dtype, device=like.device)
     called: list[str] = []
     kinds = (nn.ReLU, nn.ReLU6, nn.LeakyReLU)
     hooks = [
@@ -219,12 +221,14 @@ def from_pretrained(kind: str, name: str, **options: Any) -> Any:
     loader = getattr(import_transformers(), kind)
     try:
         return loader.from_pretrained(resolve(name), **options)
-    except (OSError, ConnectionError) as error:
+    except (OSError, ValueError) as error:
         if Path(resolve(name)).is_dir():
             raise ValueError(
                 f"{resolve(name)} is not in from_pretrained format ({error}); expected "
                 "config.json, model.safetensors and tokenizer.json"
             ) from error
+        if isinstance(error, ValueError):
+            raise
         raise unavailable(name, "model", "config.json", str(error).split("\n")[0]) from error
 
 

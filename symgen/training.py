@@ -4,7 +4,9 @@ import contextlib
 import inspect
 import json
 import math
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,8 +85,8 @@ def train(
     """
     run = _prepare(**{k: v for k, v in locals().items() if k not in ("cache", "progress")})
     if not cache:
-        run._temporary = tempfile.TemporaryDirectory(prefix="symgen-")
-        run.folder = Path(run._temporary.name)
+        run.folder = Path(tempfile.mkdtemp(prefix="symgen-"))
+        weakref.finalize(run, shutil.rmtree, run.folder, ignore_errors=True)
     run._compute(progress)
     return run
 

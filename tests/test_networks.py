@@ -1,0 +1,253 @@
+"""Networks: every registered one builds, trains and is masked; published sizes; error messages."""
+
+import pytest
+import torch
+from torch import nn
+
+from symgen import networks
+from symgen.networks import NETWORKS, build_network, find_layer, load_causal_lm, load_weights
+
+IMAGE = [name for name, line in NETWORKS.items() if line.kind == "image"]
+TEXT = [name for name, line in NETWORKS.items() if line.kind == "text"]
+SMALL_BERT = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+}  # fmt: skip
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def step(model: nn.Module, x, y: torch.Tensor) -> tuple[float, float]:
+    """One plain training step; the loss on the batch before and after."""
+    model.train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    model.eval()
+    return losses[0], losses[1]
+
+
+def test_every_network_of_the_paper_is_registered():
+    assert {
+        "vgg11", "vgg16", "vgg19", "resnet18", "resnet50", "resnet101", "resnet20",
+        "bert-tiny", "bert-medium", "bert-large",
+    } <= set(NETWORKS)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", IMAGE)
+def test_image_networks_train_and_are_masked(name):
+    from symgen.baselines import mean_baseline
+    from symgen.masking import masked_outputs
+    from symgen.variables import draw_patches
+
+    torch.manual_seed(0)
+    size = 32 if name.startswith("vgg") else 16
+    x, y = torch.randn(2, 3, size, size), torch.tensor([0, 2])
+    model = build_network(name, classes=3, image_size=size)
+    assert not model.training and model(x).shape == (2, 3)
+    before, after = step(model, x, y)
+    assert after < before
+    layer = find_layer(model)
+    assert isinstance(dict(model.named_modules())[layer], nn.ReLU)
+    variables = draw_patches(1, n=2)
+    baseline = mean_baseline(model, x, layer=layer)
+    v = masked_outputs(model, x[:1], y[:1], variables, baseline, progress=False)
+    assert v.shape == (1, 4) and v.isfinite().all()
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_text_networks_train_and_are_masked(name):
+    pytest.importorskip("transformers")
+    from symgen.baselines import token_baseline
+    from symgen.masking import masked_outputs
+    from symgen.text_variables import TextVariables
+
+    torch.manual_seed(0)
+    x = {"input_ids": torch.randint(5, 50, (4, 7)), "attention_mask": torch.ones(4, 7).long()}
+    y = torch.tensor([0, 1, 2, 0])
+    model = build_network(name, classes=3, vocabulary=50, **SMALL_BERT)
+    assert torch.equal(model(x), model(**x)) and model(x["input_ids"]).shape == (4, 3)
+    before, after = step(model, x, y)
+    assert after < before
+    assert find_layer(model).endswith("word_embeddings")
+    variables = TextVariables((((1,), (2, 3)),))
+    one = {key: value[:1] for key, value in x.items()}
+    v = masked_outputs(model, one, y[:1], variables, token_baseline(model, 4), progress=False)
+    assert v.shape == (1, 4) and v.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "name, published",
+    [
+        # torchvision's tables, at 1,000 classes and 224 pixels.
+        ("resnet18", 11_689_512),
+        ("resnet50", 25_557_032),
+        ("resnet101", 44_549_160),
+        ("vgg11", 132_863_336),
+        ("vgg16", 138_357_544),
+        ("vgg19", 143_667_240),
+    ],
+)
+def test_published_sizes_of_image_networks(name, published):
+    with torch.device("meta"):
+        assert parameters(build_network(name, classes=1000, image_size=224)) == published
+
+
+def test_published_size_of_resnet20():
+    # He et al. 2016, Table 6: 0.27 million.
+    with torch.device("meta"):
+        model = build_network("resnet20")
+    assert parameters(model) == 269_722
+    layers = [m for m in model.modules() if isinstance(m, (nn.Conv2d, nn.Linear))]
+    assert len(layers) == 20
+
+
+@pytest.mark.parametrize(
+    "name, published",
+    [
+        # google/bert_uncased_L-*_H-* and bert-large-uncased, without classifier.
+        ("bert-tiny", 4_385_920),
+        ("bert-mini", 11_170_560),
+        ("bert-small", 28_763_648),
+        ("bert-medium", 41_373_184),
+        ("bert-large", 335_141_888),
+    ],
+)
+def test_published_sizes_of_text_networks(name, published):
+    pytest.importorskip("transformers")
+    with torch.device("meta"):
+        model = build_network(name, classes=2)
+    hidden = model.model.config.hidden_size
+    assert parameters(model) - 2 * (hidden + 1) == published
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet18", "vgg11", "bert-tiny"])
+def test_weights_follow_from_the_seed_alone(name):
+    def weights(seed):
+        return list(build_network(name, seed=seed).state_dict().values())
+
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    first = weights(1)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.rand(5)
+    assert all(torch.equal(a, b) for a, b in zip(first, weights(1), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, weights(2), strict=True))
+
+
+@pytest.mark.parametrize("size, side", [(20, 20), (32, 32), (64, 32), (96, 24)])
+def test_small_images_get_a_stem_that_keeps_their_size(size, side):
+    model = build_network("resnet18", image_size=size)
+    seen = []
+    model.layer1.register_forward_pre_hook(lambda _, x: seen.append(x[0].shape[-1]))
+    model(torch.zeros(1, 3, size, size))
+    assert seen == [side]
+
+
+def test_first_relu_is_found_by_running():
+    class Reversed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.late, self.early = nn.ReLU(), nn.ReLU()
+
+        def forward(self, x):
+            return self.late(self.early(x)).flatten(1)
+
+    assert find_layer(Reversed()) == "early"
+    assert find_layer(build_network("cnn"), "conv2") == "conv2"
+    with pytest.raises(ValueError, match=r'no layer "conv4".*Did you mean "conv'):
+        find_layer(build_network("cnn"), "conv4")
+
+
+def test_functional_relu_is_reported():
+    class Functional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3 * 32 * 32, 2)
+
+        def forward(self, x):
+            return self.linear(x.flatten(1)).relu()
+
+    with pytest.raises(ValueError, match=r"calls no ReLU module.*name the layer.*linear"):
+        find_layer(Functional())
+
+
+def test_own_network_is_one_registry_entry(monkeypatch):
+    def build(classes, channels, image_size):
+        return nn.Sequential(nn.Flatten(), nn.Linear(channels * image_size**2, classes))
+
+    monkeypatch.setitem(NETWORKS, "mine", networks.Network(build))
+    assert build_network("mine", classes=4)(torch.zeros(1, 3, 32, 32)).shape == (1, 4)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"name": "resnet8"}, 'unknown network "resnet8"; known are .*Did you mean "resnet'),
+        ({"name": "cnn", "widht": 4}, 'network "cnn" does not take .*widht'),
+        ({"name": "bert-tiny", "hiden_size": 4}, 'no hiden_size.*Did you mean "hidden_size"'),
+    ],
+)
+def test_wrong_names(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        build_network(**arguments)
+
+
+def test_weights_of_another_architecture_name_the_difference():
+    model = build_network("cnn", image_size=20)
+    with pytest.raises(ValueError, match=r"of another architecture .*conv1\.bias is missing"):
+        load_weights(model, build_network("resnet20").state_dict())
+    with pytest.raises(ValueError, match=r"linear\.weight is \(10, 2048\), not \(10, 800\)"):
+        load_weights(model, build_network("cnn", image_size=32).state_dict())
+
+
+def test_missing_library_names_the_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(ImportError, match=r"pip install 'symgen\[llm\]'"):
+        build_network("bert-tiny")
+
+
+def test_model_without_network_names_both_ways(monkeypatch, tmp_path):
+    transformers = pytest.importorskip("transformers")
+
+    def unreachable(*_, **__):
+        raise OSError("We couldn't connect to 'https://huggingface.co'")
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", unreachable)
+    with pytest.raises(FileNotFoundError, match=r"connect this machine.*SYMGEN_DATA.*config.json"):
+        load_causal_lm("Qwen/Qwen2.5-7B")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"not in from_pretrained format.*config.json"):
+        load_causal_lm(str(tmp_path))
+    with pytest.raises(ValueError, match=r'dtype="bfloat" is unknown.*Did you mean "bfloat16"'):
+        load_causal_lm("Qwen/Qwen2.5-7B", dtype="bfloat")
+
+
+def test_causal_language_model_of_the_mirror(mirror, monkeypatch):
+    pytest.importorskip("transformers")
+    monkeypatch.setenv("SYMGEN_DATA", str(mirror))
+    model, tokenizer = load_causal_lm("karpathy/tinyllamas/stories260K", dtype="float32")
+    assert parameters(model) == 260_032 and not model.training
+    prompt = tokenizer("Once upon a", return_tensors="pt").input_ids
+    with torch.no_grad():
+        following = model(prompt.to(model.device)).logits[0, -1].argmax()
+    assert tokenizer.decode(following).strip() == "time"
+    assert find_layer(model) == "model.embed_tokens"
+
+
+def test_fine_tuning_starts_from_a_stored_classifier(tmp_path, monkeypatch):
+    transformers = pytest.importorskip("transformers")
+    stored = build_network("bert-tiny", classes=2, vocabulary=50, **SMALL_BERT).model
+    stored.save_pretrained(tmp_path / "me" / "classifier")
+    monkeypatch.setenv("SYMGEN_DATA", str(tmp_path))
+    model = build_network("me/classifier", classes=2)
+    assert isinstance(model.model, transformers.BertForSequenceClassification)
+    for key, value in stored.state_dict().items():
+        assert torch.equal(model.model.state_dict()[key], value)

@@ -1,0 +1,338 @@
+"""Training: recorded, stored once, stopped and resumed with the same numbers."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+
+from symgen import loop, networks, training
+from symgen.checkpoints import checkpoint_steps
+from symgen.data import load_dataset
+from symgen.provenance import DamagedFileWarning, fetch
+from symgen.training import estimate, train
+
+QUICK = {"epochs": 2, "batch_size": 50, "checkpoints": 4, "progress": False}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load_dataset("digits", train_size=200, test_size=100)
+
+
+def same(a: torch.nn.Module, b: torch.nn.Module) -> bool:
+    return all(
+        torch.equal(x, y)
+        for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    )
+
+
+@pytest.fixture
+def forbidden(monkeypatch):
+    """From when it is called, training is an error."""
+
+    def forbid():
+        def refuse(*_):
+            raise AssertionError("trained again")
+
+        monkeypatch.setattr(training, "Loop", refuse)
+
+    return forbid
+
+
+@pytest.mark.parametrize("total, count", [(1, 20), (5, 20), (30, 20), (1000, 20), (2370, 7)])
+def test_checkpoints_are_dense_early_and_sparse_late(total, count):
+    steps = checkpoint_steps(total, count)
+    assert steps[0] == 0 and steps[-1] == total and len(steps) == min(count, total) + 1
+    gaps = [b - a for a, b in itertools.pairwise(steps)]
+    assert all(gap >= 1 for gap in gaps)
+    assert max(gaps[: len(gaps) // 2], default=1) <= max(gaps[len(gaps) // 2 :])
+
+
+def test_run_is_recorded_and_learns(data):
+    run = train("cnn", data, epochs=15, progress=False)
+    records = run.records
+    assert list(records) == [
+        "step", "epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy",
+    ]  # fmt: skip
+    assert records.step.tolist() == run.steps and records.epoch.iloc[-1] == 15
+    assert abs(records.train_loss[0] - torch.tensor(10.0).log().item()) < 0.2
+    assert records.train_accuracy.iloc[-1] > 0.9 and records.test_accuracy.iloc[-1] > 0.85
+    # The record of a checkpoint is what its network gives.
+    step = run.steps[-3]
+    loss, accuracy = loop.evaluate(run.load(step), data.part("test"), 1000)
+    row = records[records.step == step].iloc[0]
+    assert abs(loss - row.test_loss) < 1e-5 and accuracy == row.test_accuracy
+    x, y = data.part("test").batch(range(100))
+    with torch.no_grad():
+        logits = run.load(step)(x.to(networks.device())).cpu()
+    assert abs(torch.nn.functional.cross_entropy(logits, y) - row.test_loss) < 1e-5
+    # Step 0 is the untrained network.
+    untrained = networks.build_network("cnn", seed=0, **data.spec).to(networks.device())
+    assert same(run.load(0), untrained) and not run.load().training
+
+
+def test_stored_run_is_taken_up(data, forbidden):
+    run = train("cnn", data, **QUICK)
+    forbidden()
+    again = train("cnn", data, **QUICK)
+    assert again.fingerprint == run.fingerprint and same(again.load(), run.load())
+    assert again.records.equals(run.records)
+    for change in (
+        {"seed": 1}, {"part": "baseline"}, {"epochs": 3}, {"augment": False},
+        {"learning_rate": 0.01}, {"options": {"width": 8}}, {"schedule": "constant"},
+    ):  # fmt: skip
+        with pytest.raises(AssertionError, match="trained again"):
+            train("cnn", data, **{**QUICK, **change})
+    with pytest.raises(AssertionError, match="trained again"):
+        noisy = load_dataset("digits", train_size=200, test_size=100, label_noise=0.1)
+        train("cnn", noisy, **QUICK)
+    with pytest.raises(AssertionError, match="trained again"):
+        train("cnn", data, cache=False, **QUICK)
+
+
+def test_training_without_cache_leaves_nothing(data, cache):
+    run = train("cnn", data, cache=False, **QUICK)
+    folder = run.folder
+    assert not folder.is_relative_to(cache) and len(run.records) == 5
+    run.load()
+    del run
+    assert not folder.exists()
+
+
+def test_global_random_state_is_left_alone(data):
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    train("cnn", data, **QUICK)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("network, kind", [("cnn", "image"), ("bert-tiny", "text")])
+def test_interrupted_training_ends_with_the_same_weights(network, kind, monkeypatch, cache):
+    """Interrupted by an error between checkpoints, at the point where a state was just saved."""
+    options = {}
+    if kind == "text":
+        pytest.importorskip("transformers")
+        data = load_dataset("planted-sentiment", train_size=100, test_size=50)
+        options = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    else:
+        data = load_dataset("digits", train_size=100, test_size=50)
+    arguments = {**QUICK, "batch_size": 10, "options": options}
+    whole = train(network, data, cache=False, **arguments)
+    step, calls = loop.Loop.step, []
+    monkeypatch.setattr(loop, "RESUME_SECONDS", 0)
+
+    def interrupted(self, number, x, y):
+        # The steps that estimate the cost do not count.
+        if self.title == "counted":
+            calls.append(number)
+            if number in (4, 13) and calls.count(number) == 1:
+                raise KeyboardInterrupt
+        return step(self, number, x, y)
+
+    make = loop.Loop.__init__
+
+    def counted(self, *arguments):
+        make(self, *arguments)
+        self.title = "counted" if len(arguments) == 5 else None
+
+    monkeypatch.setattr(loop.Loop, "__init__", counted)
+    monkeypatch.setattr(loop.Loop, "step", interrupted)
+    monkeypatch.setattr("tqdm.auto.tqdm.display", lambda *_, **__: None)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            train(network, data, **arguments)
+    run = train(network, data, **arguments)
+    # Nothing was done twice: each interrupted step is the only one that was tried again.
+    assert calls == [*range(1, 5), *range(4, 14), *range(13, 21)]
+    assert same(run.load(), whole.load()) and run.records.equals(whole.records)
+    assert not list(run.folder.glob("resume-*")) and not list(run.folder.glob(".*.part"))
+
+
+KILLED = textwrap.dedent(
+    """
+    from symgen import loop
+    from symgen.data import load_dataset
+    from symgen.training import train
+    import torch
+
+    torch.set_num_threads(1)
+    loop.RESUME_SECONDS = 0
+    data = load_dataset("digits", train_size=200, test_size=100)
+    options = {"epochs": 5, "batch_size": 10, "checkpoints": 12, "progress": False}
+    for cache in (True, False):
+        run = train("resnet20", data, cache=cache, **options)
+        for value in run.load().state_dict().values():
+            print(f"{value.double().sum().item():.17g}", end=" ")
+        print(run.records.to_csv(), end="cut", flush=True)
+    """
+)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+def test_killed_training_resumes_bit_for_bit(cache):
+    def start():
+        return subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", KILLED],
+            stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+
+    reached = []
+    for wanted in (2, 6, 9):
+        process = start()
+        deadline = time.monotonic() + 120
+        # Killed at an arbitrary moment after some checkpoint.
+        while len(list(cache.glob("training/*/step-*.json"))) < wanted:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.005)
+        process.kill()
+        process.communicate()
+        reached.append(len(list(cache.glob("training/*/step-*.json"))))
+    output, _ = start().communicate(timeout=300)
+    resumed, whole, rest = output.split("cut")
+    assert reached[0] < 13 and len(whole) > 500 and not rest
+    assert resumed == whole
+
+
+def test_damaged_checkpoint_is_reported_and_recomputed(data):
+    run = train("cnn", data, **QUICK)
+    expected = run.load(run.steps[2])
+    path = run.folder / f"step-{run.steps[2]:08d}.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    with pytest.warns(DamagedFileWarning, match=f"{path.name} is damaged .*computed again"):
+        repaired = train("cnn", data, **QUICK).load(run.steps[2])
+    assert same(repaired, expected) and fetch(path) is not None
+
+
+def test_damaged_record_is_reported_and_recomputed(data):
+    run = train("cnn", data, **QUICK)
+    records = run.records
+    path = run.folder / f"step-{run.steps[1]:08d}.json"
+    path.write_text(path.read_text()[:20])
+    with pytest.warns(DamagedFileWarning, match=r"\.json is damaged"):
+        assert train("cnn", data, **QUICK).records.equals(records)
+
+
+def test_checkpoint_of_another_architecture_names_the_keys(data):
+    run = train("cnn", data, **QUICK)
+    other = train("cnn", data, **QUICK, options={"width": 8})
+    for suffix in (".safetensors", ".json"):
+        name = f"step-{run.steps[-1]:08d}{suffix}"
+        (run.folder / name).write_bytes((other.folder / name).read_bytes())
+    with pytest.raises(ValueError, match=r"another architecture .*conv1\.weight is \(8, 3, 3, 3\)"):
+        run.load()
+
+
+def test_full_disk_leaves_nothing_half_written(data, cache):
+    """A limit on the size of files stands in for a full disk."""
+    resource = pytest.importorskip("resource")
+    code = textwrap.dedent(
+        f"""
+        import resource, signal
+        from symgen.data import load_dataset
+        from symgen.training import train
+        data = load_dataset("digits", train_size=200, test_size=100)
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, {resource.RLIM_INFINITY}))
+        try:
+            train("cnn", data, epochs=1, progress=False)
+        except OSError as error:
+            print("caught:", error)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert "caught:" in done.stdout and "the disk is full" in done.stdout, done.stderr
+    assert "SYMGEN_CACHE" in done.stdout
+    assert not list(cache.rglob("*.part")) and not list(cache.rglob("*.safetensors"))
+
+
+def test_estimate_counts_minutes_memory_and_disk(data):
+    found = estimate("cnn", data, epochs=10, checkpoints=5)
+    weights = sum(v.numel() * 4 for v in networks.build_network("cnn", **data.spec).parameters())
+    assert 0 < found.minutes < 5
+    assert weights < found.memory < found.memory_free
+    assert 6 * weights <= found.disk < 20 * weights
+    longer = estimate("cnn", data, epochs=10, checkpoints=5, batch_size=200)
+    assert longer.memory > 1.5 * found.memory
+    assert "minutes" in str(found) and "GiB of disk" in str(found)
+    with pytest.raises(ValueError, match=r"no argument epoch\..*Did you mean \"epochs\""):
+        estimate("cnn", data, epoch=1)
+
+
+def test_what_cannot_fit_is_refused_with_the_numbers(data, monkeypatch):
+    monkeypatch.setattr("psutil.virtual_memory", lambda: type("Memory", (), {"available": 2**20})())
+    if not torch.cuda.is_available():
+        with pytest.raises(MemoryError, match=r"needs about .* GiB of memory, and 0\.0 GiB are"):
+            train("cnn", data, **QUICK)
+    monkeypatch.undo()
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Disk", (), {"free": 1000})())
+    with pytest.raises(OSError, match=r"stores about .* GiB, and 0\.0 GiB are free.*SYMGEN_CACHE"):
+        train("cnn", data, **QUICK)
+
+
+def test_diverging_training_is_reported(data):
+    with pytest.raises(FloatingPointError, match=r"learning_rate=1e\+20; try a tenth"):
+        train("cnn", data, learning_rate=1e20, **QUICK)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (
+            {"network": "bert-tiny"},
+            r"takes texts, but .* holds images; choose one of cnn",
+        ),
+        ({"part": "targets"}, r'no part "targets".*Did you mean "target"'),
+        ({"optimizer": "adam"}, r'optimizer="adam" is unknown.*Did you mean "adamw"'),
+        ({"schedule": "cosin"}, r'schedule="cosin".*Did you mean "cosine"'),
+        ({"mixed_precision": "bf"}, r'mixed_precision="bf".*expected no, bf16, fp16'),
+        ({"epochs": 0}, r"epochs=0: expected at least 1"),
+        ({"checkpoints": 0}, r"checkpoints=0: expected at least 1"),
+        ({"checkpoints": [3, 900]}, r"steps 0 to 8 \(2 epochs of 4\)"),
+    ],
+)
+def test_impossible_requests(data, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        train(**{"network": "cnn", "data": data, **QUICK, **arguments})
+
+
+def test_unknown_step_names_the_nearest(data):
+    run = train("cnn", data, **{**QUICK, "checkpoints": [4, 2]})
+    assert run.steps == [0, 2, 4, 8]
+    with pytest.raises(ValueError, match=r"no checkpoint at step 5; the nearest is 4"):
+        run.load(5)
+
+
+def test_pretrained_network_needs_its_own_tokenizer(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    data = load_dataset("planted-sentiment", train_size=40, test_size=40)
+    folder = tmp_path / "data" / "me" / "bert"
+    small = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    networks.build_network("bert-tiny", **data.spec, **small).model.save_pretrained(folder)
+    data.tokenizer.save_pretrained(folder)
+    monkeypatch.setenv("SYMGEN_DATA", str(tmp_path / "data"))
+    with pytest.raises(ValueError, match=r'load it with tokenizer="me/bert"'):
+        train("me/bert", data, **QUICK)
+    data = load_dataset("planted-sentiment", train_size=40, test_size=40, tokenizer="me/bert")
+    assert train("me/bert", data, **QUICK).records.step.tolist() == [0, 1, 2]
+
+
+def test_run_describes_itself(data):
+    run = train("cnn", data, **QUICK)
+    about = json.loads((run.folder / "run.json").read_text())
+    assert about["network"] == "cnn" and about["part"] == "target" and about["epochs"] == 2
+    assert "cnn on target of digits" in repr(run) and run.fingerprint in repr(run)
