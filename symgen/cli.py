@@ -173,7 +173,7 @@ def _sweep_one(command: list[str]) -> dict:
     return {
         "status": status,
         "seconds": round(time.perf_counter() - started, 1),
-        "error": reason if done.returncode else "",
+        "error": reason.removeprefix("failed: ") if done.returncode else "",
     }
 
 
@@ -218,7 +218,8 @@ def sweep(
     for number, result in _each(commands, scheduler, workers):
         values = combinations[number]
         rows.append((number, {**values, **result, "folder": folders[number].name}))
-        typer.echo(f"[{len(rows)}/{len(commands)}] {values}: {result['status']} {result['error']}")
+        told = f"{result['status']} {result['error']}".strip()
+        typer.echo(f"[{len(rows)}/{len(commands)}] {values}: {told}")
         with atomic(out / "index.csv") as temporary, open(temporary, "w", newline="") as file:
             writer = csv.DictWriter(file, fieldnames=rows[0][1])
             writer.writeheader()
