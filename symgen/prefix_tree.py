@@ -68,13 +68,15 @@ def causal_outputs(
         prompts: token ids, not padded.
     """
     runner = plain_runner(model, prompts, target, variables, baseline, dtype)
-    check_outcomes(runner.plain(0)[0], target)
+    check_outcomes(runner.plain(0), target)
     if not _accepts(model, "past_key_values"):
         return _plain(runner, batch_size, progress, "its forward takes no past_key_values")
     v = torch.empty(len(prompts), 2**runner.n, device=runner.device, dtype=widest(runner.device))
     try:
         longest = max(range(len(prompts)), key=lambda i: len(prompts[i]))
-        batch = Batch(batch_size or PrefixTree(runner, longest).automatic_rows())
+        batch = Batch(
+            PrefixTree(runner, longest).automatic_rows() if batch_size is None else batch_size
+        )
         done = 0
         with tqdm(total=v.numel(), unit="state", disable=not progress, leave=False) as bar:
             while done < len(prompts):
@@ -219,7 +221,7 @@ def _plain(runner: StateRunner, batch_size: int | None, progress: bool, reason: 
 def _compare(runner: StateRunner, v: Tensor) -> None:
     """Hold some states of the first prompt against the plain way."""
     states = torch.tensor([0, sum(1 << i for i in range(0, runner.n, 2)), len(v) // 2])
-    logits, _ = runner.plain(0)
+    logits = runner.plain(0)
     bound = TOLERANCE.get(runner.dtype or logits.dtype, 1e-3) * (1 + float(logits.abs().max()))
     error = max(float((v[s] - runner.run(0, 1, s[None])[0, 0]).abs()) for s in states)
     if not error <= bound:

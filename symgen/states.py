@@ -104,11 +104,10 @@ class StateRunner:
         kind = self.device.type
         return torch.autocast(kind, dtype=self.dtype, enabled=self.dtype is not None)
 
-    def plain(self, first: int, count: int = 1) -> tuple[Tensor, Tensor]:
-        """Return logits and v of some samples, nothing masked, by a plain forward."""
+    def plain(self, first: int, count: int = 1) -> Float[Tensor, "sample outcome"]:
+        """Return the logits of some samples, nothing masked, by a plain forward."""
         with self.autocast():
-            logits = last(logits_of(call(self.model, self.inputs_of(first, count))))
-        return logits, log_odds(logits, self.target[first : first + count])
+            return last(logits_of(call(self.model, self.inputs_of(first, count))))
 
     def run(
         self, first: int, count: int, states: Int[Tensor, " state"]
@@ -166,8 +165,10 @@ def last(logits: Tensor) -> Tensor:
 def run_all(runner: StateRunner, batch_size: int | None, progress: bool) -> Tensor:
     """Return v of all samples on all states, with the checks that `masked_outputs` promises."""
     samples, states = len(runner.target), 2**runner.n
-    check_outcomes(runner.plain(0)[0], runner.target)
-    batch = Batch(batch_size or automatic_batch(runner.model, runner.inputs_of(0, 1)))
+    check_outcomes(runner.plain(0), runner.target)
+    batch = Batch(
+        automatic_batch(runner.model, runner.inputs_of(0, 1)) if batch_size is None else batch_size
+    )
     order = torch.arange(states)
     v = torch.empty(samples, states, device=runner.device, dtype=widest(runner.device))
     done = 0
@@ -196,7 +197,8 @@ def check_full(runner: StateRunner, first: int, v_full: Tensor) -> None:
         RuntimeError: when they differ by more than rounding: the network is random, or it does
             not compute the same from its own masked layer.
     """
-    logits, expected = runner.plain(first, len(v_full))
+    logits = runner.plain(first, len(v_full))
+    expected = log_odds(logits, runner.target[first : first + len(v_full)])
     kind = runner.dtype or logits.dtype
     bound = TOLERANCE.get(kind, 1e-3) * (1 + logits.abs().amax(dim=1).to(v_full))
     wrong = ((v_full - expected).abs() > bound) | ~torch.isfinite(v_full)

@@ -23,8 +23,10 @@ def fast(tokenizer, **special):
 @pytest.fixture(scope="module")
 def wordpiece():
     """BERT's kind: punctuation apart, long words in pieces, [CLS] and [SEP] around."""
-    words = "the film and it s not dull one we loved its brave heroes un ##forget ##table".split()
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",", ";", "!", "'", *words]
+    text = (
+        "[PAD] [UNK] [CLS] [SEP] [MASK] , ; ! ' the film and it s not dull one we loved its brave"
+    )
+    vocabulary = f"{text} heroes un ##forget ##table".split()
     model = tokenizers.models.WordPiece(
         {word: i for i, word in enumerate(vocabulary)}, unk_token="[UNK]"
     )
@@ -148,7 +150,9 @@ def test_words_beyond_max_length_are_not_drawn(wordpiece):
 
 
 def test_too_few_words(wordpiece):
-    with pytest.raises(ValueError, match="none of the 1 texts has n = 10 .* richest has 6.*n <= 6"):
+    with pytest.raises(
+        ValueError, match=r"none of the 1 texts has n = 10 .* richest has 6.*n <= 6"
+    ):
         draw_words([SENTENCE], wordpiece)
     with pytest.raises(ValueError, match="'english' or a list"):
         draw_words([SENTENCE], wordpiece, stop_words="german")
@@ -203,7 +207,7 @@ def test_phrases_are_found_in_text_order():
 def test_hand_made_groups_are_checked():
     with pytest.raises(ValueError, match=r"the same number of variables, not \[1, 2\]"):
         TextVariables((((0,), (1,)), ((0,),)))
-    with pytest.raises(ValueError, match="sample 0.*no position may be in two groups"):
+    with pytest.raises(ValueError, match=r"sample 0.*no position may be in two groups"):
         TextVariables((((0, 1), (1,)),))
     with pytest.raises(ValueError, match="covers token 7 but the input has 5"):
         TextVariables((((7,), (1,)),)).masks(5)

@@ -1,0 +1,573 @@
+"""v on all masked states: equal to masking by hand in a loop, for every way and every batch."""
+
+import math
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from symgen import memory, states
+from symgen.baselines import (
+    Baseline,
+    mean_baseline,
+    mean_embedding_baseline,
+    token_baseline,
+    zero_baseline,
+)
+from symgen.cut import GraphCut, HookCut, InputCut, cut_at
+from symgen.masking import masked_outputs
+from symgen.memory import BatchSizeWarning
+from symgen.states import PrecisionWarning, log_odds
+from symgen.text_variables import TextVariables
+from symgen.variables import draw_patches
+
+
+def odds(logits, label):
+    """log p / (1 - p) as it is defined, in float64."""
+    p = logits.double().softmax(-1)
+    return torch.log(p[label]) - torch.log(p.sum() - p[label])
+
+
+def by_hand(model, x, target, variables, baseline):
+    """Mask one sample and one state at a time; the reference of these tests."""
+
+    masks = {}
+
+    def mask(output, sample, state):
+        size, output = output.shape[2:], output.clone()
+        masks.setdefault(size, variables.masks(*size))
+        for i in range(variables.n):
+            if not state >> i & 1:
+                value = baseline.value.expand(output[0].shape)
+                output[0] = torch.where(masks[size][sample, i], value, output[0])
+        return output
+
+    rows = []
+    for sample in range(len(x)):
+        row = []
+        for state in range(2**variables.n):
+            image, seen = x[sample : sample + 1], []
+
+            def once(module, arguments, output, sample=sample, state=state, seen=seen):
+                seen.append(1)
+                return mask(output, sample, state) if len(seen) == 1 else output
+
+            with torch.no_grad():
+                if baseline.layer is None:
+                    logits = model(mask(image, sample, state))
+                else:
+                    handle = model.get_submodule(baseline.layer).register_forward_hook(once)
+                    logits = model(image)
+                    handle.remove()
+            logits = logits["logits"] if isinstance(logits, dict) else logits
+            row.append(odds(logits[0], int(target[sample])))
+        rows.append(torch.stack(row))
+    return torch.stack(rows)
+
+
+class Plain(nn.Module):
+    """Convolutions, batch normalization, in-place ReLUs."""
+
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 6, 3, padding=1),
+            nn.BatchNorm2d(6),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(6, 5, 3),
+            nn.ReLU(inplace=True),
+            nn.AdaptiveAvgPool2d(2),
+        )
+        self.head = nn.Linear(20, 4)
+
+    def forward(self, x):
+        x = self.features(x)
+        return self.head(x.reshape(x.size(0), -1))
+
+
+class Residual(nn.Module):
+    """One ReLU module called three times, in place, with branches that pass the masked layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3, padding=1)
+        self.body = nn.Conv2d(6, 6, 3, padding=1)
+        self.relu = nn.ReLU(inplace=True)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = self.stem(x)
+        y = self.relu(self.body(x))
+        x = self.relu(x + y)
+        x = self.relu(self.body(x) + F.avg_pool2d(x, 3, 1, 1))
+        return self.head(x.mean((2, 3)))
+
+
+class Branching(Plain):
+    """Python decides on values, which a trace cannot follow."""
+
+    def forward(self, x):
+        return super().forward(x * 2 if float(x.sum()) > 1e9 else x)
+
+
+class Named(Plain):
+    """Logits in an entry of the output."""
+
+    def forward(self, x):
+        return {"loss": None, "logits": super().forward(x)}
+
+
+class RandomLayer(Plain):
+    def forward(self, x):
+        return super().forward(F.dropout(x, 0.5, training=True))
+
+
+CASES = [
+    (Plain, None, InputCut),
+    (Plain, "features.2", GraphCut),
+    (Plain, "features.0", GraphCut),
+    (Plain, "features", GraphCut),
+    (Residual, "relu", GraphCut),
+    (Residual, "body", GraphCut),
+    (Branching, "features.2", HookCut),
+    (Named, "features.2", GraphCut),
+]
+
+
+@pytest.fixture
+def images():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(3, 3, 9, 11, generator=generator), torch.tensor([1, 0, 3])
+
+
+def network(kind):
+    torch.manual_seed(1)
+    model = kind()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.uniform_(-0.3, 0.3)
+    return model.eval()
+
+
+@pytest.fixture
+def plain():
+    return network(Plain)
+
+
+def mean_or_pixel(model, x, layer):
+    return mean_baseline(model, x, layer, batch_size=2)
+
+
+@pytest.mark.parametrize("kind, layer, way", CASES)
+@pytest.mark.parametrize("n, grid", [(4, 3), (1, 1)])
+def test_equals_masking_by_hand(images, kind, layer, way, n, grid):
+    x, target = images
+    model = network(kind)
+    if layer == "features" and grid > 2:
+        grid, n = 2, 4
+    variables = draw_patches(3, n=n, grid=grid)
+    baseline = mean_or_pixel(model, x, layer)
+    assert isinstance(cut_at(model, layer, x[:1]), way)
+    expected = by_hand(model, x, target, variables, baseline)
+    v = masked_outputs(model, x, target, variables, baseline, progress=False)
+    assert v.dtype == torch.float64 and v.shape == (3, 2**n)
+    assert expected.std(1).min() > 2e-4
+    torch.testing.assert_close(v, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind, layer, way", CASES)
+@pytest.mark.parametrize("batch_size", [5, 35])
+def test_batch_size_does_not_matter(images, kind, layer, way, batch_size):
+    x, target = images
+    model, variables = network(kind), draw_patches(3, n=4, grid=2)
+    baseline = zero_baseline(model, layer)
+    arguments = model, x, target, variables, baseline
+    expected = masked_outputs(*arguments, progress=False)
+    v = masked_outputs(*arguments, batch_size=batch_size, progress=False)
+    torch.testing.assert_close(v, expected, atol=1e-5, rtol=0)
+
+
+def test_graph_and_hook_agree(images):
+    x, _ = images
+    for kind, layer, way in CASES:
+        if way is GraphCut:
+            model = network(kind)
+            hook, graph = HookCut(layer), GraphCut(model, layer)
+            with torch.inference_mode():
+                feature, inputs = hook.below(model, x)
+                same, rest = graph.below(model, x)
+                assert torch.equal(feature, same)
+                masked = torch.rand(6, *feature.shape[1:])
+                a = hook.above(model, masked.clone(), inputs, 2)
+                b = graph.above(model, masked.clone(), rest, 2)
+            torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+def test_networks_of_torchvision_are_cut_in_their_graph(name):
+    import torchvision
+
+    model = torchvision.models.get_model(name, num_classes=5).eval()
+    x, target, variables = torch.randn(1, 3, 32, 32), torch.tensor([2]), draw_patches(1, n=2)
+    baseline = mean_baseline(model, x)
+    assert isinstance(cut_at(model, baseline.layer, x), GraphCut)
+    v = masked_outputs(model, x, target, variables, baseline, progress=False)
+    expected = by_hand(model, x, target, variables, baseline)
+    torch.testing.assert_close(v, expected, atol=1e-4, rtol=0)
+
+
+def test_what_is_below_the_layer_runs_once_a_sample(images, plain):
+    x, target = images
+    counts = {"features.0": 0, "features.3": 0}
+    for name in counts:
+        plain.get_submodule(name).register_forward_hook(
+            lambda m, a, output, name=name: counts.update({name: counts[name] + len(output)})
+        )
+    variables = draw_patches(3, n=6, grid=3)
+    baseline = zero_baseline(plain, "features.2")
+    masked_outputs(plain, x, target, variables, baseline, batch_size=16, progress=False)
+    # Besides the masked states: the plain forwards of the checks, and a few trials of the cut.
+    assert counts["features.0"] < 20
+    assert 3 * 64 <= counts["features.3"] < 3 * 64 + 20
+
+
+def test_mean_baseline_is_the_mean_of_each_channel_and_position(images, plain):
+    x, _ = images
+    with torch.no_grad():
+        expected = plain.features[:3](x).mean(0)
+    baseline = mean_baseline(plain, x)
+    assert baseline.layer == "features.2"
+    torch.testing.assert_close(baseline.value, expected)
+    batches = [(x[:1], "labels"), (x[1:], "labels")]
+    torch.testing.assert_close(mean_baseline(plain, batches).value, expected)
+    at_input = mean_baseline(plain, x, layer=None)
+    assert at_input.layer is None
+    torch.testing.assert_close(at_input.value, x.mean(0))
+    with pytest.raises(ValueError, match="no images"):
+        mean_baseline(plain, [])
+
+
+def test_the_network_is_left_as_it_was(images, plain):
+    x, target = images
+    plain.train()
+    plain.features[1].eval()
+    modes = [module.training for module in plain.modules()]
+    weights = {k: w.clone() for k, w in plain.state_dict().items()}
+    baseline = mean_baseline(plain, x)
+    v = masked_outputs(plain, x, target, draw_patches(3, n=3), baseline, progress=False)
+    assert modes == [module.training for module in plain.modules()]
+    assert all(torch.equal(weights[k], w) for k, w in plain.state_dict().items())
+    assert not any(module._forward_hooks for module in plain.modules())
+    v += 1  # An ordinary tensor, though it was made in inference mode.
+    (v.requires_grad_().sum() * 2).backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_log_odds_is_stable(dtype):
+    logits = torch.tensor([[200.0, 0.0, -1.0], [-200.0, 0.0, 0.0]], dtype=dtype)
+    v = log_odds(logits, torch.tensor([0, 0]))
+    expected = [200 - math.log(1 + math.exp(-1)), -200 - math.log(2)]
+    torch.testing.assert_close(v, torch.tensor(expected, dtype=dtype))
+    assert log_odds(logits.bfloat16(), torch.tensor([0, 0])).dtype == torch.float32
+    generator = torch.Generator().manual_seed(0)
+    usual = torch.randn(5, 7, generator=generator, dtype=torch.float64)
+    labels = torch.arange(5)
+    exact = torch.stack([odds(row, label) for row, label in zip(usual, labels, strict=True)])
+    torch.testing.assert_close(log_odds(usual, labels), exact)
+
+
+def test_half_precision_is_held_against_the_noise_bound(images, plain, caplog):
+    x, target = images
+    arguments = plain, x, target, draw_patches(3, n=4), zero_baseline(plain)
+    exact = masked_outputs(*arguments, progress=False)
+    with warnings.catch_warnings(), caplog.at_level("INFO"):
+        warnings.simplefilter("ignore", PrecisionWarning)
+        v = masked_outputs(*arguments, dtype=torch.bfloat16, progress=False)
+    assert not torch.equal(v, exact)
+    torch.testing.assert_close(v, exact, atol=0.05, rtol=0)
+    error, bound = (v[0] - exact[0]).abs().max(), 0.02 * (exact[0, -1] - exact[0, 0]).abs()
+    assert f"error of torch.bfloat16 in v: {error:.2g}, bound" in caplog.text
+    assert f"= {bound:.2g}" in caplog.text
+
+
+def test_half_precision_beyond_the_bound_warns(images, plain):
+    x, target = images
+    unused = Baseline(torch.zeros(3, 1, 1), None)
+    with pytest.warns(PrecisionWarning, match="use dtype=None"):
+        masked_outputs(
+            plain,
+            torch.zeros_like(x),  # Masked and not are the same: the bound is zero.
+            target,
+            draw_patches(3, n=2),
+            unused,
+            dtype=torch.bfloat16,
+            progress=False,
+        )
+
+
+def test_memory_that_runs_out_halves_the_batch(images, plain):
+    x, target = images
+
+    def refuse(module, arguments):
+        if len(arguments[0]) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    arguments = plain, x, target, draw_patches(3, n=4), zero_baseline(plain)
+    expected = masked_outputs(*arguments, progress=False)
+    plain.features[3].register_forward_pre_hook(refuse)
+    with pytest.warns(BatchSizeWarning) as caught:
+        v = masked_outputs(*arguments, batch_size=16, progress=False)
+    assert [str(w.message)[:42] for w in caught] == [
+        f"memory ran out; the batch is halved to {size} m"[:42] for size in (8, 4, 2)
+    ]
+    torch.testing.assert_close(v, expected, atol=1e-5, rtol=0)
+
+
+def test_memory_that_holds_no_state_is_an_error(images, plain):
+    def refuse(module, arguments, output):
+        if len(seen) > 5:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        seen.append(1)
+
+    seen, (x, target) = [], images
+    plain.features[3].register_forward_hook(refuse)
+    with pytest.raises(MemoryError, match=r"single masked state.*mixed precision"):
+        masked_outputs(
+            plain, x, target, draw_patches(3), zero_baseline(plain), batch_size=1, progress=False
+        )
+
+
+def test_batch_size_follows_free_memory(images, plain, monkeypatch):
+    x, _ = images
+    largest = 6 * 9 * 11 * 4
+    assert memory.largest_output(plain, x[:1]) == largest
+    assert memory.automatic_batch(plain, x[:1]) == 256
+    monkeypatch.setattr(memory, "free_memory", lambda device: 2 * 40 * memory.ALIVE * largest)
+    assert memory.automatic_batch(plain, x[:1]) == 32
+
+
+def test_too_many_states_for_memory(images, plain):
+    x, target = images
+    variables = draw_patches(3, n=49, grid=7)
+    with pytest.raises(MemoryError, match=r"2\^49 = 562,949,953,421,312 .* GiB .* fewer variables"):
+        masked_outputs(plain, x, target, variables, zero_baseline(plain))
+
+
+def test_a_random_network_is_noticed(images):
+    x, target = images
+    model = network(RandomLayer)
+    with pytest.raises(RuntimeError, match=r"v with nothing masked is .* dropout always on"):
+        masked_outputs(model, x, target, draw_patches(3, n=3), zero_baseline(model, None))
+
+
+def bad(**changes):
+    """Arguments of masked_outputs with something wrong."""
+    model = network(Plain)
+    good = {
+        "model": model,
+        "x": torch.randn(2, 3, 9, 9),
+        "target": torch.tensor([0, 1]),
+        "variables": draw_patches(2, n=2),
+        "baseline": zero_baseline(model),
+        "progress": False,
+    }
+    return good | changes
+
+
+class NoLogits(Plain):
+    def forward(self, x):
+        return [super().forward(x)]
+
+
+class OneLogit(Plain):
+    def forward(self, x):
+        return super().forward(x)[:, :1]
+
+
+@pytest.mark.parametrize(
+    "changes, error, message",
+    [
+        ({"target": torch.tensor([0, 4])}, ValueError, "label of sample 1 is 4, .* in 0..3"),
+        ({"target": torch.tensor([-1, 0])}, ValueError, "label of sample 0 is -1"),
+        ({"target": torch.tensor([0])}, ValueError, "x has 2 samples, target 1 and variables 2"),
+        ({"variables": draw_patches(3, n=2)}, ValueError, "variables 3"),
+        ({"variables": draw_patches(2, n=2, grid=12)}, ValueError, "grid=9 or smaller"),
+        ({"batch_size": 0}, ValueError, "batch_size = 0"),
+        ({"x": torch.zeros(2, 3, 9, 9).byte()}, ValueError, "x is uint8 of shape .2, 3, 9, 9."),
+        (
+            {"baseline": Baseline(torch.zeros(()), "features.22")},
+            ValueError,
+            "no layer 'features.22'; nearest names: features",
+        ),
+        ({"baseline": Baseline(torch.zeros(()), "head")}, ValueError, r"'head' returns \(1, 4\)"),
+        (
+            {"baseline": Baseline(torch.zeros(7, 1, 1), "features.2")},
+            ValueError,
+            r"value has shape \(7, 1, 1\), but features.2 has \(6, 9, 9\)",
+        ),
+        ({"model": network(NoLogits)}, TypeError, "returned list; expected logits"),
+        ({"model": network(OneLogit)}, ValueError, "two or more outcomes. Wrap it"),
+    ],
+)
+def test_bad_input(changes, error, message):
+    with pytest.raises(error, match=message):
+        masked_outputs(**bad(**changes))
+
+
+def test_a_layer_without_effect_is_an_error(images):
+    class Discards(Plain):
+        def forward(self, x):
+            self.features[2](x)
+            return super().forward(x)
+
+    class InPlace(Plain):
+        def forward(self, x):
+            x = self.features[0](x)
+            self.features[4](x)
+            return self.head(F.adaptive_avg_pool2d(x[:, :5], 2).flatten(1))
+
+    x, _ = images
+    with pytest.raises(ValueError, match=r"does not use what layer 'features.4' returns"):
+        cut_at(network(InPlace), "features.4", x[:1])
+    with pytest.raises(ValueError, match=r"does not use what layer 'features.2' returns"):
+        cut_at(network(Discards), "features.2", x[:1])
+
+
+def test_checks_do_not_take_progress_for_granted(images, plain, capsys):
+    x, target = images
+    arguments = plain, x, target, draw_patches(3, n=2), zero_baseline(plain)
+    masked_outputs(*arguments, progress=False)
+    assert capsys.readouterr().err == ""
+    masked_outputs(*arguments)
+    assert "state" in capsys.readouterr().err
+
+
+class Sentences(nn.Module):
+    """A text network that is nobody's: ids in, logits out."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(50, 8)
+        self.cell = nn.GRU(8, 8, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, ids):
+        return self.head(self.cell(self.embed(ids))[1][0])
+
+
+GROUPS = (((1,), (3, 4), (5,)), ((1,), (2,), (4, 5)), ((8,), (2,), (5,)))
+TEXTS = TextVariables(GROUPS)
+
+
+@pytest.fixture(scope="module")
+def bert():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_labels=3,
+        initializer_range=0.3,
+    )
+    return transformers.BertForSequenceClassification(config).eval()
+
+
+@pytest.fixture
+def texts():
+    ids = torch.randint(5, 50, (3, 9), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(3, 9).long()
+    mask[1, 6:] = 0
+    return {"input_ids": ids, "attention_mask": mask}, torch.tensor([0, 2, 1])
+
+
+def texts_by_hand(run, embedding, ids, target, baseline):
+    """Mask embeddings one sample and one state at a time; `run(embedded, sample)` gives logits."""
+    v = torch.empty(3, 8, dtype=torch.float64)
+    for sample in range(3):
+        for state in range(8):
+            embedded = embedding(ids[sample : sample + 1]).clone()
+            for i, group in enumerate(GROUPS[sample]):
+                if not state >> i & 1:
+                    embedded[0, list(group)] = baseline.value
+            v[sample, state] = odds(run(embedded, sample)[0], int(target[sample]))
+    return v
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch_size", [None, 3, 16])
+def test_encoders_equal_masking_by_hand(bert, texts, batch_size):
+    x, target = texts
+    baseline = token_baseline(bert, 4)
+    assert baseline.layer == "bert.embeddings.word_embeddings"
+
+    def run(embedded, sample):
+        mask = x["attention_mask"][sample : sample + 1]
+        return bert(inputs_embeds=embedded, attention_mask=mask).logits
+
+    expected = texts_by_hand(run, bert.get_input_embeddings(), x["input_ids"], target, baseline)
+    v = masked_outputs(bert, x, target, TEXTS, baseline, batch_size, progress=False)
+    assert expected.std(1).min() > 1e-3
+    torch.testing.assert_close(v, expected, atol=2e-5, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch_size", [None, 3, 16])
+def test_any_network_of_token_ids(texts, batch_size):
+    torch.manual_seed(0)
+    model, ids, target = Sentences(), texts[0]["input_ids"], texts[1]
+    baseline = mean_embedding_baseline(model)
+    torch.testing.assert_close(baseline.value, model.embed.weight.mean(0))
+    expected = texts_by_hand(
+        lambda embedded, _: model.head(model.cell(embedded)[1][0]),
+        model.embed,
+        ids,
+        target,
+        baseline,
+    )
+    v = masked_outputs(model, ids, target, TEXTS, baseline, batch_size, progress=False)
+    torch.testing.assert_close(v, expected, atol=2e-5, rtol=0)
+
+
+def test_bad_texts(bert, texts, plain):
+    x, target = texts
+    baseline = token_baseline(bert, 4)
+    wrong = TextVariables(GROUPS, (), (9, 7, 9))
+    with pytest.raises(ValueError, match=r"sample 1 has 6 tokens, .* were made for 7"):
+        masked_outputs(bert, x, target, wrong, baseline)
+    left = x | {"attention_mask": x["attention_mask"].flip(1)}
+    with pytest.raises(ValueError, match="padding_side='right'"):
+        masked_outputs(bert, left, target, TEXTS, baseline)
+    with pytest.raises(ValueError, match=r"masked at the word embedding.*make it with token_base"):
+        masked_outputs(bert, x, target, TEXTS, Baseline(torch.zeros(32), None))
+    with pytest.raises(ValueError, match="x is float32 of shape"):
+        masked_outputs(bert, torch.zeros(3, 9), target, TEXTS, baseline)
+    with pytest.raises(ValueError, match=r"token_id = 50 is outside the vocabulary, 0\.\.49"):
+        token_baseline(bert, 50)
+    with pytest.raises(ValueError, match="Plain has no word embedding"):
+        mean_embedding_baseline(plain)
+    with pytest.raises(ValueError, match="covers token 9 but the input has 9"):
+        masked_outputs(bert, x, target, TextVariables((((9,),),) * 3), baseline)
+
+
+def test_modes_are_restored_after_an_error():
+    model = nn.Sequential(nn.Dropout(), nn.ReLU()).train()
+    model[1].eval()
+    with pytest.raises(KeyError), states.evaluating(model):
+        assert not model[0].training
+        raise KeyError
+    assert model.training and model[0].training and not model[1].training
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gives_the_same(images, plain):
+    x, target = images
+    arguments = x, target, draw_patches(3, n=4), zero_baseline(plain)
+    expected = masked_outputs(plain, *arguments, progress=False)
+    v = masked_outputs(plain.cuda(), *arguments, progress=False)
+    assert v.device.type == "cpu"
+    torch.testing.assert_close(v, expected, atol=5e-3, rtol=0)
