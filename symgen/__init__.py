@@ -1,0 +1,40 @@
+"""AND-OR interactions of neural networks: extraction, generalization power, dynamics."""
+
+from symgen.baselines import (
+    Baseline,
+    mean_baseline,
+    mean_embedding_baseline,
+    token_baseline,
+    zero_baseline,
+)
+from symgen.data import load_dataset, load_texts
+from symgen.dynamics import Dynamics, Extractor, Phases, phases, track
+from symgen.generalization import (
+    HIGH_ORDERS,
+    LOW_ORDERS,
+    Interval,
+    chance_level,
+    cross_entropy,
+    generalization_power,
+    interaction_count,
+    interval,
+    jaccard,
+    order_spectrum,
+    pooled_power,
+    remove,
+    transfer,
+)
+from symgen.interactions import Interactions
+from symgen.masking import masked_outputs
+from symgen.networks import build_network, load_causal_lm
+from symgen.provenance import Chapter
+from symgen.sparsify import ConvergenceWarning, sparsify
+from symgen.states import log_odds
+from symgen.text_variables import TextVariables, draw_words, word_spans
+from symgen.training import TrainingRun, train
+from symgen.transforms import and_or_outputs, interaction_order, moebius, zeta
+from symgen.variables import ImageVariables, draw_patches
+
+__version__ = "0.1.0"
+
+__all__ = [name for name in dir() if not name.startswith("_")]

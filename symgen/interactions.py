@@ -1,0 +1,232 @@
+"""`Interactions`: the AND and OR effects of a batch of samples, and what can be asked of them."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from symgen.provenance import atomic
+from symgen.transforms import and_or_outputs, count_variables, interaction_order
+
+if TYPE_CHECKING:
+    import shapiq
+
+FORMAT = "symgen.interactions.1"
+SALIENT_SHARE = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Interactions:
+    """AND and OR effects of one or many samples: the logical model of Eq. 3.
+
+    Index T in 0..2**n - 1 stands for the set of variables whose bits are set. Entry 0 (the
+    empty set) is always 0, and so are the OR effects of single variables, which equal AND
+    effects and are counted there.
+
+    Attributes:
+        and_: AND effects, shape (..., 2**n), in units of v (log odds).
+        or_: OR effects, same shape.
+        bias: v on the fully masked input, shape (...).
+        objective: sum of all absolute effects, shape (...).
+        gap: certified relative distance of the objective to the optimum, shape (...).
+        span: abs(v[N] - v[0]) of the network, shape (...): the scale of App. M and of the noise.
+    """
+
+    and_: Float[Tensor, "*batch state"]
+    or_: Float[Tensor, "*batch state"]
+    bias: Float[Tensor, "*batch"]
+    objective: Float[Tensor, "*batch"]
+    gap: Float[Tensor, "*batch"]
+    span: Float[Tensor, "*batch"]
+
+    def __post_init__(self) -> None:
+        count_variables(self.and_, "and_")
+        if self.and_.shape != self.or_.shape or self.and_.shape[:-1] != self.bias.shape:
+            raise ValueError(
+                "and_ and or_ must have one shape (..., 2**n) and bias the shape (...); got "
+                f"{tuple(self.and_.shape)}, {tuple(self.or_.shape)}, {tuple(self.bias.shape)}"
+            )
+
+    @property
+    def n(self) -> int:
+        """Number of input variables."""
+        return count_variables(self.and_)
+
+    @property
+    def order(self) -> Int[Tensor, "state"]:
+        """Number of variables of every index, shape (2**n,)."""
+        return interaction_order(self.n).to(self.and_.device)
+
+    @property
+    def effects(self) -> Float[Tensor, "*batch type state"]:
+        """Both types stacked, shape (..., 2, 2**n): AND first, then OR."""
+        return torch.stack([self.and_, self.or_], -2)
+
+    def __getitem__(self, index) -> "Interactions":
+        """Return the interactions of some samples: any index of the leading axes."""
+        return Interactions(*(getattr(self, f.name)[index] for f in dataclasses.fields(self)))
+
+    def __len__(self) -> int:
+        if self.and_.ndim == 1:
+            raise TypeError("these are the interactions of one sample; they have no length")
+        return len(self.and_)
+
+    def to(self, device: torch.device | str) -> "Interactions":
+        """Return a copy on another device."""
+        return Interactions(*(getattr(self, f.name).to(device) for f in dataclasses.fields(self)))
+
+    def relabelled(self, labels: Sequence[int]) -> "Interactions":
+        """Return the same interactions with variable i renamed to labels[i]."""
+        if sorted(labels) != list(range(self.n)):
+            raise ValueError(f"labels must be a permutation of 0..{self.n - 1}, got {labels}")
+        states = torch.arange(2**self.n, device=self.and_.device)
+        # Entry T of the result is the entry whose renamed index is T.
+        source = sum(((states >> label) & 1) << i for i, label in enumerate(labels))
+        return dataclasses.replace(self, and_=self.and_[..., source], or_=self.or_[..., source])
+
+    def predict(self) -> Float[Tensor, "*batch state"]:
+        """Return d, the output of the logical model on all masked states (Eq. 3)."""
+        return self.bias.unsqueeze(-1) + and_or_outputs(self.and_, self.or_)
+
+    def salient(
+        self,
+        tau: float | Tensor | None = None,
+        *,
+        relative_to: str | None = None,
+        top: int | None = None,
+    ) -> tuple[Bool[Tensor, "*batch state"], Bool[Tensor, "*batch state"]]:
+        """Return which AND and which OR interactions are salient: abs(I) > tau.
+
+        Args:
+            tau: threshold, a number or a tensor (...); None means 0.05 relative to "max".
+            relative_to: what tau is a share of: "max", each sample's largest absolute effect
+                of both types; "span", the mean of abs(v[N] - v[0]) over the samples (App. M);
+                or "absolute" (the default where tau is given): tau is in units of v.
+            top: keep the `top` largest of each sample instead (Algorithm 1); no tau then.
+
+        Raises:
+            ValueError: for contradictory or unknown arguments, or a negative tau.
+        """
+        size = self.effects.abs()
+        if top is None:
+            kept = size > self.threshold(tau, relative_to)[..., None, None]
+        elif tau is not None or top < 1:
+            raise ValueError(f"give either tau or a positive top, got tau={tau}, top={top}")
+        else:
+            flat = size.flatten(-2)
+            best = flat.topk(min(top, flat.shape[-1]), -1).indices
+            kept = torch.zeros_like(flat, dtype=torch.bool).scatter(-1, best, True)
+            kept = kept.reshape(size.shape) & (size > 0)
+        return kept[..., 0, :], kept[..., 1, :]
+
+    def threshold(
+        self, tau: float | Tensor | None = None, relative_to: str | None = None
+    ) -> Float[Tensor, "*batch"]:
+        """Return the saliency threshold of every sample in units of v; see `salient`."""
+        if tau is None:
+            tau, relative_to = SALIENT_SHARE, relative_to or "max"
+        scales = {
+            "max": lambda: self.effects.abs().amax((-2, -1)),
+            "span": lambda: self.span.mean(),
+            "absolute": lambda: torch.ones_like(self.bias),
+        }
+        relative_to = relative_to or "absolute"
+        if relative_to not in scales:
+            raise ValueError(f"relative_to must be one of {list(scales)}, got {relative_to!r}")
+        tau = torch.as_tensor(tau, dtype=self.and_.dtype, device=self.and_.device)
+        if not bool((tau >= 0).all()):
+            raise ValueError(f"tau must be a number >= 0, got {tau.tolist()}")
+        return (tau * scales[relative_to]()).expand(self.bias.shape)
+
+    def members(self, index: int) -> tuple[int, ...]:
+        """Return the variables of index T, ascending."""
+        return tuple(i for i in range(self.n) if index >> i & 1)
+
+    def to_frame(self, names: Sequence[str] | None = None) -> pd.DataFrame:
+        """Return the nonzero interactions as a tidy table, largest first within a sample.
+
+        Args:
+            names: of the n variables; their numbers without.
+
+        Returns:
+            Columns sample, type ("and" or "or"), members (names joined by commas), order,
+            effect (log odds), index.
+        """
+        if names is not None and len(names) != self.n:
+            raise ValueError(f"names must have one entry for each of {self.n} variables")
+        effects = self.effects.reshape(-1, 2, 2**self.n).cpu().numpy()
+        sample, kind, index = np.nonzero(effects)
+        labels = [str(i) if names is None else names[i] for i in range(self.n)]
+        frame = pd.DataFrame(
+            {
+                "sample": sample,
+                "type": np.array(["and", "or"])[kind],
+                "members": [", ".join(labels[i] for i in self.members(int(t))) for t in index],
+                "order": self.order.cpu().numpy()[index],
+                "effect": effects[sample, kind, index],
+                "index": index,
+            }
+        )
+        ranked = frame.assign(size=frame["effect"].abs())
+        ranked = ranked.sort_values(["sample", "size"], ascending=[True, False], kind="stable")
+        return ranked.drop(columns="size").reset_index(drop=True)
+
+    def to_shapiq(self, kind: str = "and") -> "shapiq.InteractionValues":
+        """Return one sample's AND (Moebius) or OR (Co-Moebius) effects for shapiq.
+
+        An OR effect I is shapiq's Co-Moebius value times (-1)**(order + 1).
+        """
+        from shapiq import InteractionValues
+
+        if self.and_.ndim != 1 or kind not in ("and", "or"):
+            raise ValueError("to_shapiq takes one sample, such as inter[0], and 'and' or 'or'")
+        values = (self.and_ if kind == "and" else self.or_).cpu().numpy().copy()
+        order = self.order.cpu().numpy()
+        if kind == "or":
+            values = values * (-1.0) ** (order + 1)
+        lookup = {self.members(t): t for t in range(2**self.n)}
+        return InteractionValues(
+            values=values,
+            index="Moebius" if kind == "and" else "Co-Moebius",
+            n_players=self.n,
+            min_order=0,
+            max_order=self.n,
+            interaction_lookup=lookup,
+            estimated=False,
+            baseline_value=float(self.bias),
+        )
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write to a safetensors file; nothing half-written is ever left behind."""
+        tensors = {f.name: getattr(self, f.name).cpu().contiguous() for f in dataclasses.fields(self)}
+        with atomic(path) as temporary:
+            save_file(tensors, temporary, metadata={"format": FORMAT, "n": json.dumps(self.n)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "Interactions":
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: if the file holds something else.
+        """
+        with safe_open(path, framework="pt") as file:
+            found = (file.metadata() or {}).get("format")
+            if found != FORMAT:
+                raise ValueError(f"{path} holds {found!r}, not {FORMAT!r} as Interactions.save writes")
+            return cls(*(file.get_tensor(f.name) for f in dataclasses.fields(cls)))
+
+
+def concatenate(parts: Sequence[Interactions]) -> Interactions:
+    """Return the samples of several `Interactions` one after the other."""
+    return Interactions(
+        *(torch.cat([getattr(p, f.name) for p in parts]) for f in dataclasses.fields(Interactions))
+    )

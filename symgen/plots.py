@@ -1,0 +1,328 @@
+"""One function for each figure of the book; each returns the Axes and the numbers it drew.
+
+Colours mean the same everywhere, stay apart for colour-blind readers, and are backed by
+hatching or line style, so that a grey print can be read too.
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from symgen.dynamics import Phases
+from symgen.generalization import interval
+from symgen.interactions import Interactions
+
+COLOURS = {
+    "and": "#0072B2",
+    "or": "#E69F00",
+    "generalizable": "#009E73",
+    "non-generalizable": "#D55E00",
+    "all": "#B0B0B0",
+    "chance": "#666666",
+    "train": "#56B4E9",
+    "test": "#CC79A7",
+    "network": "#222222",
+}
+
+
+def set_style() -> None:
+    """Set the style of all figures of the book: seaborn's white grid, SVG, stable bytes."""
+    sns.set_theme(context="notebook", style="whitegrid", rc={"axes.titleweight": "bold"})
+    plt.rcParams.update(
+        {
+            "figure.figsize": (7.2, 3.8),
+            "figure.constrained_layout.use": True,
+            "axes.titlesize": 12,
+            "axes.labelsize": 11,
+            "legend.frameon": False,
+            "svg.hashsalt": "symgen",
+            "svg.fonttype": "path",
+        }
+    )
+    try:
+        from matplotlib_inline.backend_inline import set_matplotlib_formats
+    except ImportError:
+        return
+    # Without a date the bytes of a figure depend on what it shows alone.
+    set_matplotlib_formats("svg", metadata={"Date": None})
+
+
+def _axes(ax: Axes | None) -> Axes:
+    return plt.subplots()[1] if ax is None else ax
+
+
+def plot_matching(
+    v: Tensor, inter: Interactions, ax: Axes | None = None
+) -> tuple[Axes, pd.DataFrame]:
+    """Draw the network's output on all masked states, sorted, with the logical model's on it.
+
+    Args:
+        v: (2**n,) outputs of one sample.
+        inter: its interactions.
+        ax: where to draw.
+
+    Returns:
+        Axes, and a table: state, v, d.
+    """
+    ax = _axes(ax)
+    table = pd.DataFrame({"state": range(len(v)), "v": v.cpu(), "d": inter.predict().cpu()})
+    table = table.sort_values("v", kind="stable", ignore_index=True)
+    ax.plot(table["d"], ".", ms=4, color=COLOURS["or"], label="d, logical model")
+    ax.plot(table["v"], color=COLOURS["network"], lw=1.5, label="v, network")
+    ax.set(xlabel="masked states, sorted by v", ylabel="output (log odds)")
+    ax.legend()
+    return ax, table
+
+
+def plot_sparsity(
+    inters: Mapping[str, Interactions], ax: Axes | None = None
+) -> tuple[Axes, pd.DataFrame]:
+    """Draw the strength of interactions, largest first, averaged over samples.
+
+    Args:
+        inters: label to the interactions of several samples (or one). Each sample's strengths
+            are divided by its largest; the band is the middle 80 % of samples.
+
+    Returns:
+        Axes, and a table: label, rank, strength, low, high.
+    """
+    ax = _axes(ax)
+    styles, rows = ["-", "--", ":", "-."], []
+    for i, (label, inter) in enumerate(inters.items()):
+        size = inter.effects.abs().flatten(-2).reshape(-1, 2 * 2**inter.n)
+        size = (size / size.amax(-1, keepdim=True)).sort(-1, descending=True).values.cpu()
+        low, middle, high = torch.quantile(
+            size, torch.tensor([0.1, 0.5, 0.9], dtype=size.dtype), dim=0
+        )
+        rank = np.arange(1, size.shape[1] + 1)
+        colour = sns.color_palette("colorblind")[i]
+        ax.plot(rank, middle, styles[i % 4], color=colour, label=label)
+        ax.fill_between(rank, low, high, color=colour, alpha=0.2, lw=0)
+        rows.append(
+            pd.DataFrame(
+                {"label": label, "rank": rank, "strength": middle, "low": low, "high": high}
+            )
+        )
+    ax.axhline(0.05, color=COLOURS["chance"], lw=1, ls=(0, (1, 2)))
+    ax.annotate("saliency threshold", (1, 0.05), xytext=(2, 3), textcoords="offset points", size=9)
+    ax.set(xscale="log", xlabel="rank of the interaction", ylabel="strength / largest", ylim=(0, 1))
+    ax.legend()
+    return ax, pd.concat(rows, ignore_index=True)
+
+
+def plot_variables(image: np.ndarray, boxes: Tensor, ax: Axes | None = None) -> tuple[Axes, Tensor]:
+    """Draw an image with its input variables as numbered boxes (Fig. 8).
+
+    Args:
+        image: (height, width, 3) uint8.
+        boxes: (n, 4) top, left, bottom, right in pixels, of `ImageVariables.boxes`.
+    """
+    ax = plt.subplots(figsize=(3.4, 3.4))[1] if ax is None else ax
+    ax.imshow(image, interpolation="nearest")
+    for i, (top, left, bottom, right) in enumerate(boxes.tolist()):
+        size = (right - left, bottom - top)
+        style = {"fill": False, "lw": 2.5}
+        ax.add_patch(Rectangle((left - 0.5, top - 0.5), *size, ec="white", **style))
+        ax.add_patch(Rectangle((left - 0.5, top - 0.5), *size, ec="black", ls=":", **style))
+        place = (left + size[0] / 2 - 0.5, top + size[1] / 2 - 0.5)
+        tag = {"boxstyle": "round,pad=0.15", "fc": "white", "alpha": 0.85, "lw": 0}
+        ax.text(*place, str(i), ha="center", va="center", size=10, weight="bold", bbox=tag)
+    ax.set_axis_off()
+    return ax, boxes
+
+
+def plot_interactions(
+    inter: Interactions,
+    names: Sequence[str] | None = None,
+    top: int = 12,
+    ax: Axes | None = None,
+) -> tuple[Axes, pd.DataFrame]:
+    """Draw the strongest interactions of one sample as bars, AND plain and OR hatched.
+
+    Args:
+        inter: of one sample.
+        names: of the variables.
+        top: number of bars.
+
+    Returns:
+        Axes, and the drawn rows of `Interactions.to_frame`.
+    """
+    table = inter.to_frame(names).head(top)
+    ax = plt.subplots(figsize=(7.2, 0.6 + 0.3 * max(len(table), 4)))[1] if ax is None else ax
+    place = np.arange(len(table))
+    for kind, hatch in (("and", ""), ("or", "///")):
+        rows = (table["type"] == kind).to_numpy()
+        ax.barh(
+            place[rows],
+            table["effect"][rows],
+            color=COLOURS[kind],
+            hatch=hatch,
+            edgecolor="white",
+            label=kind.upper(),
+        )
+    signs = table["type"].map({"and": " ∧ ", "or": " ∨ "})
+    labels = [m.replace(", ", s) for m, s in zip(table["members"], signs, strict=True)]
+    ax.set_yticks(place, [f"{{{label}}}" for label in labels])
+    ax.invert_yaxis()
+    ax.axvline(0, color="black", lw=0.8)
+    ax.set(xlabel="effect on the output (log odds)", ylabel="")
+    ax.legend()
+    return ax, table
+
+
+def plot_spectrum(
+    total: Tensor, generalizable: Tensor | None = None, ax: Axes | None = None, top: float | None = None
+) -> tuple[Axes, pd.DataFrame]:
+    """Draw salient strength by order, positive up and negative down, the generalizable part solid.
+
+    Args:
+        total: (..., 2, n + 1) of `order_spectrum`; averaged over samples.
+        generalizable: the same with the transfer; nothing is shaded without.
+        top: height of the vertical axis, to compare figures.
+
+    Returns:
+        Axes, and a table: order, sign, total, generalizable (log odds, mean over samples).
+    """
+    ax = _axes(ax)
+    mean = total.reshape(-1, *total.shape[-2:]).mean(0).cpu().numpy()
+    kept = np.zeros_like(mean)
+    if generalizable is not None:
+        kept = generalizable.reshape(-1, *total.shape[-2:]).mean(0).cpu().numpy()
+    orders = np.arange(1, mean.shape[1])
+    rest = {"color": COLOURS["all"], "hatch": "///", "edgecolor": "white", "width": 0.8}
+    for sign in (0, 1):
+        only = "non-generalizable" if generalizable is not None else "salient"
+        label = only if sign == 0 else None
+        ax.bar(orders, mean[sign, 1:], label=label, **rest)
+        if generalizable is not None:
+            label = "generalizable" if sign == 0 else None
+            colour = COLOURS["generalizable"]
+            ax.bar(orders, kept[sign, 1:], color=colour, width=0.8, label=label)
+    ax.axhline(0, color="black", lw=0.8)
+    ax.set(xlabel="order (number of variables)", ylabel="strength (log odds)", xticks=orders)
+    if top is not None:
+        ax.set_ylim(-top, top)
+    ax.legend()
+    table = pd.DataFrame(
+        {
+            "order": np.tile(orders, 2),
+            "sign": np.repeat(["positive", "negative"], len(orders)),
+            "total": mean[:, 1:].ravel(),
+            "generalizable": kept[:, 1:].ravel(),
+        }
+    )
+    return ax, table
+
+
+def plot_power(
+    values: Mapping[str, Tensor], chance: Mapping[str, Tensor], ax: Axes | None = None
+) -> tuple[Axes, pd.DataFrame]:
+    """Draw averages of H with 95 % intervals, each beside its chance level.
+
+    Args:
+        values: label to per-sample H.
+        chance: the same labels to per-sample H of randomly relabelled baselines.
+
+    Returns:
+        Axes, and a table: label, power, low, high, chance, samples (with such interactions).
+    """
+    ax = _axes(ax)
+    rows = []
+    for label, power in values.items():
+        mean, low, high = interval(power)
+        level = interval(chance[label]).mean
+        rows.append((label, mean, low, high, level, int((~power.isnan()).sum())))
+    table = pd.DataFrame(rows, columns=["label", "power", "low", "high", "chance", "samples"])
+    place = np.arange(len(table))
+    ax.bar(place, table["power"], color=COLOURS["generalizable"], width=0.55, label="H")
+    errors = np.abs(table[["low", "high"]].to_numpy().T - table["power"].to_numpy())
+    ax.errorbar(place, table["power"], errors, fmt="none", color="black", capsize=5, lw=1.5)
+    dashes = {"colors": COLOURS["chance"], "ls": (0, (2, 1)), "lw": 2, "label": "chance level"}
+    ax.hlines(table["chance"], place - 0.38, place + 0.38, **dashes)
+    for x, row in zip(place, table.itertuples(), strict=True):
+        if np.isnan(row.power):
+            ax.text(x, 0.02, "no such\ninteractions", ha="center", size=9)
+    ax.set_xticks(place, table["label"])
+    ax.set(ylabel="generalization power H", ylim=(0, 1))
+    ax.legend()
+    return ax, table
+
+
+def plot_dynamics(table: pd.DataFrame, phases: Phases) -> tuple[Figure, pd.DataFrame]:
+    """Draw H, N and the losses over training, with the phase boundaries that exist.
+
+    Args:
+        table: of `Dynamics.summary`.
+        phases: of `Dynamics.phases`.
+    """
+    figure, axes = plt.subplots(3, 1, figsize=(7.2, 7.5), sharex=True)
+    x = np.arange(len(table))
+
+    def band(ax: Axes, name: str, colour: str, label: str, line: str = "-") -> None:
+        ax.plot(x, table[name], line, marker="o", ms=4, color=colour, label=label)
+        low, high = table[f"{name}_low95"], table[f"{name}_high95"]
+        ax.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
+
+    band(axes[0], "power", COLOURS["generalizable"], "H")
+    band(axes[0], "chance", COLOURS["chance"], "chance level", "--")
+    axes[0].set(ylabel="H", ylim=(0, None), title="Generalization power")
+    band(axes[1], "count", COLOURS["network"], "N")
+    axes[1].set(ylabel="N", ylim=(0, None), title="Number of interactions")
+    axes[2].plot(x, table["train_loss"], "-", color=COLOURS["train"], marker="o", ms=4, label="training loss")
+    axes[2].plot(x, table["test_loss"], "--", color=COLOURS["test"], marker="s", ms=4, label="test loss")
+    axes[2].plot(x, table["gap"], ":", color=COLOURS["non-generalizable"], marker="^", ms=4, label="gap")
+    axes[2].set(ylabel="loss (nats)", title="Losses", xlabel="optimizer steps (checkpoints, evenly spaced)")
+    steps = table["step"].tolist()
+    axes[2].set_xticks(x, [str(s) for s in steps], rotation=45)
+    for name in ("t1", "t2"):
+        step = getattr(phases, name)
+        if step is not None:
+            for ax in axes:
+                ax.axvline(steps.index(step), color="black", lw=1.2, ls=(0, (4, 2)))
+            axes[0].annotate(
+                f"$t_{name[1]}$", (steps.index(step), axes[0].get_ylim()[1]), xytext=(4, -14),
+                textcoords="offset points",
+            )
+    for ax in axes:
+        ax.legend(loc="best")
+    return figure, table
+
+
+def slider(figures: Mapping[str, Figure | Axes], label: str = "") -> Any:
+    """Return figures under a slider that also works on a page without a kernel.
+
+    Args:
+        figures: caption to figure or Axes, in the slider's order; they are closed.
+        label: of the slider.
+    """
+    import ipywidgets as widgets
+
+    pages = []
+    for item in figures.values():
+        figure = item.figure if isinstance(item, Axes) else item
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+        plt.close(figure)
+        svg = text.getvalue()
+        pages.append(widgets.HTML(svg[svg.index("<svg") :]))
+    stack = widgets.Stack(pages, selected_index=0)
+    captions = [(str(caption), i) for i, caption in enumerate(figures)]
+    chooser = widgets.SelectionSlider(
+        options=captions,
+        description=label,
+        style={"description_width": "initial"},
+        layout=widgets.Layout(width="90%"),
+    )
+    # A link in the browser, not in Python, is what survives on a static page.
+    widgets.jslink((chooser, "index"), (stack, "selected_index"))
+    return widgets.VBox([chooser, stack])
