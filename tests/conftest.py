@@ -8,10 +8,13 @@ from pathlib import Path
 import hypothesis
 import nbformat
 import pytest
+from beartype import BeartypeConf, beartype
 from jaxtyping import install_import_hook
 
+# A whole number will do where a float is asked for, as it does for Python.
+checked = beartype(conf=BeartypeConf(is_pep484_tower=True))
 # Before anything imports symgen: its annotations, shapes included, are enforced in tests.
-HOOK = install_import_hook("symgen", "beartype.beartype")
+HOOK = install_import_hook("symgen", "conftest.checked")
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -1,5 +1,6 @@
 """The site: built strictly, and looked at in a real browser that is cut off from the network."""
 
+import inspect
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 import yaml
 from conftest import ROOT
 
+import symgen
 from symgen import site
 
 CHROMIUM = next(
@@ -51,6 +53,39 @@ def test_the_strict_build_has_every_page_and_says_what_produced_it(built):
             assert '<p class="edition">Preset <b>quick</b>' in html
             assert "code fingerprint" in html
     assert "chapters/index.html" in (built / "index.html").read_text()
+
+
+def test_every_public_name_is_on_the_page_of_functions(built):
+    html = (built / "chapters" / "api.html").read_text()
+    for name, thing in vars(symgen).items():
+        if not name.startswith("_") and (inspect.isfunction(thing) or inspect.isclass(thing)):
+            assert f'id="symgen.{name}"' in html, name
+
+
+def test_docstrings_are_plain_text():
+    lines = [
+        "Return |T|, `and_`, and_, and all `Run`s of ``x|y``.",
+        ".. math:: |T|",
+        "",
+        "    |x|",
+        "2**n",
+        ">>> a | b",
+        "a_ | b",
+        "",
+        "|T|",
+    ]
+    site._docstring(None, "function", "f", None, None, lines)
+    assert lines == [
+        r"Return \|T\|, ``and_``, and\_, and all ``Run``\ s of ``x|y``.",
+        ".. math:: |T|",
+        "",
+        "    |x|",
+        r"2\*\*n",
+        ">>> a | b",
+        "a_ | b",
+        "",
+        r"\|T\|",
+    ]
 
 
 def test_nothing_is_built_again_until_something_changes(book, built, capsys):
