@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,13 +68,9 @@ class HookCut:
 
     def below(self, model: nn.Module, inputs: Inputs) -> tuple[Tensor, Inputs]:
         """Return the layer's first output, and the inputs."""
-        captured = []
-
-        def stop(module, arguments, output):
-            captured.append(output)
-            raise _Reached
-
-        with hooked(model.get_submodule(self.layer), stop), suppress(_Reached):
+        captured: list[Any] = []
+        hook = partial(_stop, captured)
+        with hooked(model.get_submodule(self.layer), hook), suppress(_Reached):
             call(model, inputs)
         if not captured or not isinstance(captured[0], Tensor):
             found = type(captured[0]).__name__ if captured else "never called"
@@ -85,12 +82,7 @@ class HookCut:
 
     def above(self, model: nn.Module, features: Tensor, rest: Inputs, states: int) -> Tensor:
         """Return the logits for features masked in `states` ways each."""
-        pending = [features]
-
-        def replace(module, arguments, output):
-            return pending.pop() if pending else output
-
-        with hooked(model.get_submodule(self.layer), replace):
+        with hooked(model.get_submodule(self.layer), partial(replace_once, [features])):
             return logits_of(call(model, repeat(rest, states)))
 
 
@@ -182,6 +174,16 @@ def cut_at(model: nn.Module, layer: str | None, inputs: Inputs) -> Cut:
     except NotImplementedError:
         agree = False
     return graph if agree else hook
+
+
+def replace_once(pending: list[Tensor], module: nn.Module, arguments: Any, output: Any) -> Any:
+    """As a forward hook: put a pending value in the place of an output, later outputs stay."""
+    return pending.pop() if pending else output
+
+
+def _stop(captured: list[Any], module: nn.Module, arguments: Any, output: Any) -> None:
+    captured.append(output)
+    raise _Reached
 
 
 class _Reached(Exception):

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from symgen.baselines import Baseline, word_embedding
-from symgen.cut import HookCut, check_value, hooked, logits_of
+from symgen.cut import HookCut, check_value, hooked, logits_of, replace_once
 from symgen.memory import ALIVE, Batch, fitting, is_out_of_memory, largest_output
 from symgen.states import (
     TOLERANCE,
@@ -72,11 +72,12 @@ def causal_outputs(
     if not _accepts(model, "past_key_values"):
         return _plain(runner, batch_size, progress, "its forward takes no past_key_values")
     v = torch.empty(len(prompts), 2**runner.n, device=runner.device, dtype=widest(runner.device))
+    if batch_size is not None:
+        batch = Batch(batch_size)
     try:
-        longest = max(range(len(prompts)), key=lambda i: len(prompts[i]))
-        batch = Batch(
-            PrefixTree(runner, longest).automatic_rows() if batch_size is None else batch_size
-        )
+        if batch_size is None:
+            longest = max(range(len(prompts)), key=lambda i: len(prompts[i]))
+            batch = Batch(PrefixTree(runner, longest).automatic_rows())
         done = 0
         with tqdm(total=v.numel(), unit="state", disable=not progress, leave=False) as bar:
             while done < len(prompts):
@@ -191,17 +192,13 @@ class PrefixTree:
         if span.start == span.stop:  # The prompt begins with a variable.
             return None
         keep = present_at(self.owners[:, span], states, self.n)[0]
-        pending = [torch.where(keep[:, :, None], self.embedded[:, span], self.value)]
-
-        def replace(module, arguments, output):
-            return pending.pop() if pending else output
-
+        masked = torch.where(keep[:, :, None], self.embedded[:, span], self.value)
         ids = self.ids[:, span].expand(len(states), -1)
         final = level == self.n
         # Only the last level needs logits: the others leave the language-model head out.
         decoder = getattr(self.model, "get_decoder", lambda: None)()
         model = self.model if final or decoder is None else decoder
-        with hooked(self.embedding, replace):
+        with hooked(self.embedding, functools.partial(replace_once, [masked])):
             output = model(input_ids=ids, **_options(model, past_key_values=cache, use_cache=True))
         if cache.get_seq_length() != span.stop:
             raise RuntimeError(f"the cache holds {cache.get_seq_length()} of {span.stop} tokens")
