@@ -62,6 +62,13 @@ def test_every_public_name_is_on_the_page_of_functions(built):
             assert f'id="symgen.{name}"' in html, name
 
 
+def test_the_example_of_the_readme_runs():
+    text = (ROOT / "README.md").read_text()
+    names = {}
+    exec(text.split("```python\n")[1].split("```")[0], names)
+    assert names["inter"].gap.max() <= 1e-2
+
+
 def test_docstrings_are_plain_text():
     lines = [
         "Return |T|, `and_`, and_, and all `Run`s of ``x|y``.",
