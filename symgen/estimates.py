@@ -17,6 +17,8 @@ from symgen.parts import Part
 GIB = 2**30
 # Samples of the trial whose activations are counted, and batches that are timed.
 PROBE, TIMED = 4, 3
+# No more batches are tried after so many seconds.
+PATIENCE = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,5 +138,7 @@ def _seconds_per_step(loop: Loop) -> float:
     for step, (x, y) in enumerate(batches, 1):
         loop.step(step, x, y).item()
         times.append(time.perf_counter() - started)
+        if sum(times) > PATIENCE:
+            break
         started = time.perf_counter()
     return sum(times[1:]) / len(times[1:]) if len(times) > 1 else times[0]

@@ -46,7 +46,7 @@ def device() -> torch.device:
 
 NETWORKS: dict[str, Network] = {
     "cnn": Network(SmallCNN),
-    "resnet20": Network(ResNetCIFAR, learning_rate=0.1),
+    "resnet20": Network(ResNetCIFAR),
     **{name: Network(resnet(name)) for name in ("resnet18", "resnet50", "resnet101")},
     **{name: Network(vgg(name), learning_rate=0.01) for name in ("vgg11", "vgg16", "vgg19")},
     # Sizes and names of Turc et al. 2019.
@@ -55,6 +55,13 @@ NETWORKS: dict[str, Network] = {
     "bert-small": Network(bert(4, 512), "text", 3e-4),
     "bert-medium": Network(bert(8, 512), "text", 2e-4),
     "bert-large": Network(bert(24, 1024), "text", 5e-5),
+}
+# Causal language models of the paper (App. F, O, P), and a small one for trying things out.
+CAUSAL_LMS = {
+    "qwen2.5-7b": "Qwen/Qwen2.5-7B",
+    "qwen2.5-7b-instruct": "Qwen/Qwen2.5-7B-Instruct",
+    "deepseek-r1-distill-llama-8b": "deepseek-ai/DeepSeek-R1-Distill-Llama-8B",
+    "stories260k": "karpathy/tinyllamas/stories260K",
 }
 # Rate for weights that were trained before.
 FINE_TUNING_RATE = 3e-5
@@ -238,7 +245,8 @@ def load_causal_lm(
     """Load a causal language model in eval mode, and its tokenizer.
 
     Args:
-        name_or_path: hub id, id under `SYMGEN_DATA`, or path in from_pretrained format.
+        name_or_path: name in `CAUSAL_LMS`, hub id, id under `SYMGEN_DATA`, or path in
+            from_pretrained format.
         dtype: such as "bfloat16"; None keeps that of the stored weights.
         device_map: "auto" spreads a model over several GPUs; None uses one device.
 
@@ -254,7 +262,14 @@ def load_causal_lm(
                 f"{nearest(dtype, known)}"
             )
         dtype = getattr(torch, dtype)
+    name = CAUSAL_LMS.get(os.fspath(name_or_path), os.fspath(name_or_path))
+    if "/" not in name and not Path(name).is_dir():
+        raise ValueError(
+            f'unknown language model "{name}"; known are {", ".join(CAUSAL_LMS)}, any id '
+            '"<owner>/<name>" on the hub or under SYMGEN_DATA, and any folder.'
+            f"{nearest(name, CAUSAL_LMS)}"
+        )
     options = {"dtype": dtype if dtype is not None else "auto", "device_map": device_map}
-    model = from_pretrained("AutoModelForCausalLM", os.fspath(name_or_path), **options)
-    tokenizer = from_pretrained("AutoTokenizer", os.fspath(name_or_path))
+    model = from_pretrained("AutoModelForCausalLM", name, **options)
+    tokenizer = from_pretrained("AutoTokenizer", name)
     return (model if device_map is not None else model.to(device())).eval(), tokenizer

@@ -39,6 +39,9 @@ def test_every_network_of_the_paper_is_registered():
         "vgg11", "vgg16", "vgg19", "resnet18", "resnet50", "resnet101", "resnet20",
         "bert-tiny", "bert-medium", "bert-large",
     } <= set(NETWORKS)  # fmt: skip
+    assert {"Qwen/Qwen2.5-7B", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B"} <= set(
+        networks.CAUSAL_LMS.values()
+    )
 
 
 @pytest.mark.parametrize("name", IMAGE)
@@ -228,12 +231,14 @@ def test_model_without_network_names_both_ways(monkeypatch, tmp_path):
         load_causal_lm(str(tmp_path))
     with pytest.raises(ValueError, match=r'dtype="bfloat" is unknown.*Did you mean "bfloat16"'):
         load_causal_lm("Qwen/Qwen2.5-7B", dtype="bfloat")
+    with pytest.raises(ValueError, match=r'unknown language model "qwen2-7b".*"qwen2.5-7b"'):
+        load_causal_lm("qwen2-7b")
 
 
 def test_causal_language_model_of_the_mirror(mirror, monkeypatch):
     pytest.importorskip("transformers")
     monkeypatch.setenv("SYMGEN_DATA", str(mirror))
-    model, tokenizer = load_causal_lm("karpathy/tinyllamas/stories260K", dtype="float32")
+    model, tokenizer = load_causal_lm("stories260k", dtype="float32")
     assert parameters(model) == 260_032 and not model.training
     prompt = tokenizer("Once upon a", return_tensors="pt").input_ids
     with torch.no_grad():
