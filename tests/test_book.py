@@ -202,16 +202,17 @@ def test_some_chapter_has_figures_formulas_and_a_widget(visit):
     assert all(seen.values()), seen
 
 
-SHOWN = """() => [...document.querySelectorAll('.jupyter-widgets img, .jupyter-widgets svg')]
+SHOWN = """() => [...document.querySelectorAll(
+    '.jupyter-widgets img, .jupyter-widgets svg, .widget-html')]
     .filter(e => e.getBoundingClientRect().width > 0).map(e => e.src || e.outerHTML)"""
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p[9:11].isdigit()])
-def test_moving_a_slider_changes_the_picture(visit, page):
+def test_moving_a_control_changes_what_is_shown(visit, page):
     tab = visit(page)
-    handles = tab.locator(".noUi-handle")
-    if not handles.count():
-        pytest.skip("this chapter has no slider")
+    handles, lists = tab.locator(".noUi-handle"), tab.locator(".widget-dropdown select")
+    if not handles.count() + lists.count():
+        pytest.skip("this chapter has no control to move")
     for number in range(handles.count()):
         before = tab.evaluate(SHOWN)
         handles.nth(number).focus()
@@ -220,4 +221,10 @@ def test_moving_a_slider_changes_the_picture(visit, page):
         if tab.evaluate(SHOWN) == before:  # it stood at its end
             tab.keyboard.press("ArrowLeft")
             tab.wait_for_timeout(300)
+        assert tab.evaluate(SHOWN) != before
+    for number in range(lists.count()):
+        before = tab.evaluate(SHOWN)
+        chosen = lists.nth(number).evaluate("e => e.selectedIndex")
+        lists.nth(number).select_option(index=0 if chosen else 1)
+        tab.wait_for_timeout(300)
         assert tab.evaluate(SHOWN) != before
