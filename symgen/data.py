@@ -41,6 +41,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
+    def __getitem__(self, kept: Any) -> "Samples":
+        """Return some of the samples: a slice or an array of positions."""
+        index = torch.arange(len(self))[kept]
+        return Samples(*self.part.batch(self.index[index]), self.index[index], self.part)
+
     def show(self, i: int) -> Any:
         """Return sample i for display: a uint8 array (height, width, 3), or its text."""
         position = int(self.index[i])
@@ -190,7 +195,7 @@ def load_dataset(
     Example:
         >>> data = load_dataset("digits", train_size=100)
         >>> {name: len(part) for name, part in data.parts.items()}
-        {'target': 100, 'baseline': 100, 'test': 446}
+        {'target': 100, 'baseline': 100, 'test': 449}
     """
     names, count = part_names(split)
     if not 0 <= label_noise <= 1:

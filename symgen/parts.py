@@ -106,7 +106,7 @@ class LargeImagePart(ImagePart):
     """Large images, kept encoded and decoded batch by batch.
 
     Args:
-        encoded: image files as bytes.
+        encoded: image files as bytes, or uint8 arrays (height, width, channel).
         labels: class indices.
         source: statistics, whether mirroring is allowed, and the size in pixels.
         boxes: (sample, 4) bounding boxes to crop to.
@@ -114,7 +114,7 @@ class LargeImagePart(ImagePart):
 
     def __init__(
         self,
-        encoded: list[bytes],
+        encoded: list,
         labels: Int[Tensor, " sample"],
         source: Source,
         boxes: np.ndarray | None = None,

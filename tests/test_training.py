@@ -1,5 +1,6 @@
 """Training: recorded, stored once, stopped and resumed with the same numbers."""
 
+import io
 import itertools
 import json
 import os
@@ -9,6 +10,8 @@ import sys
 import textwrap
 import time
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -16,6 +19,7 @@ from symgen import loop, networks, training
 from symgen.checkpoints import checkpoint_steps
 from symgen.data import load_dataset
 from symgen.provenance import DamagedFileWarning, fetch
+from symgen.sources import DATASETS, Rows, Source
 from symgen.training import estimate, train
 
 QUICK = {"epochs": 2, "batch_size": 50, "checkpoints": 4, "progress": False}
@@ -329,6 +333,59 @@ def test_pretrained_network_needs_its_own_tokenizer(tmp_path, monkeypatch):
         train("me/bert", data, **QUICK)
     data = load_dataset("planted-sentiment", train_size=40, test_size=40, tokenizer="me/bert")
     assert train("me/bert", data, **QUICK).records.step.tolist() == [0, 1, 2]
+
+
+def test_mixed_precision_trains_and_is_another_run(data):
+    small = {**QUICK, "epochs": 1, "options": {"width": 2}}
+    plain = train("cnn", data, **small)
+    mixed = train("cnn", data, mixed_precision="bf16", **small)
+    assert mixed.fingerprint != plain.fingerprint and not same(mixed.load(), plain.load())
+    assert all(value.dtype == torch.float32 for value in mixed.load().state_dict().values())
+    assert abs(mixed.records.test_loss - plain.records.test_loss).max() < 0.2
+
+
+def test_large_images_are_decoded_while_training(monkeypatch):
+    generator = np.random.default_rng(0)
+    images = list(generator.integers(0, 255, (24, 100, 80, 3), dtype=np.uint8))
+
+    def rows(split):
+        return Rows("image", np.arange(24) % 2, ["a", "b"], lambda i: [images[k] for k in i])
+
+    monkeypatch.setitem(DATASETS, "noise", Source(rows=rows, size=72))
+    large = load_dataset("noise")
+    run = train("cnn", large, options={"width": 2}, **{**QUICK, "batch_size": 4})
+    assert len(run.records) == 5 and large.spec["image_size"] == 72
+
+
+def test_two_processes_share_each_batch(tmp_path):
+    """The same loop under a launcher: without augmentation it gives the numbers of one process."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import torch
+            from symgen.data import load_dataset
+            from symgen.training import train
+
+            torch.set_num_threads(1)
+            data = load_dataset("digits", train_size=200, test_size=100)
+            run = train("cnn", data, epochs=2, checkpoints=3, augment=False, progress=False)
+            if torch.distributed.get_rank() == 0:
+                print(run.records.to_json())
+            torch.distributed.destroy_process_group()
+            """
+        )
+    )
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    done = subprocess.run(
+        [*launch, str(script)], capture_output=True, text=True, timeout=300,
+        env={**os.environ, "SYMGEN_CACHE": str(tmp_path / "two"), "CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    two = pd.read_json(io.StringIO(done.stdout))
+    data = load_dataset("digits", train_size=200, test_size=100)
+    one = train("cnn", data, epochs=2, checkpoints=3, augment=False, progress=False).records
+    assert np.abs(one.to_numpy() - two.to_numpy()).max() < 1e-3
 
 
 def test_run_describes_itself(data):
