@@ -204,8 +204,10 @@ def _train_tokenizer(texts: list[str], vocabulary: int) -> Any:
             parts[word[:size]] += count
             parts[f"##{word[-size:]}"] += count
     tokens = list(dict.fromkeys([*tokens, *frequent]))
-    rest = [part for part in _most_frequent(parts, len(parts)) if part not in set(tokens)]
-    tokens += rest[: min(vocabulary - len(tokens), vocabulary // 8)]
+    for token in tokens:
+        parts.pop(token, None)
+    rest = _most_frequent(parts, vocabulary // 8)
+    tokens += rest[: vocabulary - len(tokens)]
     made = Tokenizer(models.WordPiece({t: i for i, t in enumerate(tokens)}, unk_token="[UNK]"))
     made.normalizer, made.pre_tokenizer = normalizer, splitter
     made.decoder = decoders.WordPiece()

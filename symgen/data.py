@@ -12,8 +12,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from symgen.corpus import load_texts, load_tokenizer
-from symgen.parts import ImagePart, LargeImagePart, Part, TextPart
-from symgen.sources import DATASETS, Rows, Source, decode, nearest, read_rows
+from symgen.parts import ImagePart, LargeImagePart, Part, TextPart, decode
+from symgen.sources import DATASETS, Rows, Source, nearest, read_rows
 from symgen.splits import add_noise, aliases, choose_classes, deal, part_names
 
 __all__ = ["Data", "Samples", "load_dataset", "load_texts"]

@@ -1,6 +1,7 @@
 """Parts of a data set: samples that one network is trained or tested on."""
 
 import functools
+import io
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +14,33 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from symgen.provenance import fingerprint
-from symgen.sources import Source, decode
+from symgen.sources import Source
 
 Indices = Sequence[int] | np.ndarray | Tensor
+
+
+def decode(
+    raw: bytes | np.ndarray, box: np.ndarray | None = None, draft: tuple[int, int] | None = None
+) -> Any:
+    """Return an RGB image (PIL) from its encoded bytes or pixels, cropped to its bounding box.
+
+    Args:
+        raw: encoded image, or uint8 array (height, width, channel).
+        box: x, y, width, height in pixels; parts outside the image are cut off.
+        draft: a JPEG file is decoded at the nearest size at least so large, which is faster.
+    """
+    from PIL import Image
+
+    image = Image.fromarray(raw) if isinstance(raw, np.ndarray) else Image.open(io.BytesIO(raw))
+    if draft:
+        image.draft("RGB", draft)
+    image = image.convert("RGB")
+    if box is None:
+        return image
+    x, y, width, height = (float(value) for value in box)
+    left, top = max(0, int(x)), max(0, int(y))
+    right = max(left + 1, min(image.width, round(x + width)))
+    return image.crop((left, top, right, max(top + 1, min(image.height, round(y + height)))))
 
 
 class Part(torch.utils.data.Dataset):

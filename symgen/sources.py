@@ -3,7 +3,6 @@
 import dataclasses
 import difflib
 import functools
-import io
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
@@ -244,20 +243,26 @@ def _rows(name: str, table: Any) -> Rows:
             f"string column; found {described}"
         )
     label = labels[0]
-    values = np.asarray(table[label])
+    values = np.asarray(_column(table, label))
     names = getattr(features[label], "names", None)
     classes = names or [str(c) for c in range(int(values.max()) + 1)]
-    boxes = np.asarray(table[source.box], dtype=np.float64) if source.box in features else None
+    boxes = np.asarray(_column(table, source.box)) if source.box in features else None
     if not images:
-        return Rows("text", values, classes, lambda i: list(table.select(i)[texts[0]]))
+        return Rows("text", values, classes, lambda i: _column(table, texts[0], i))
     column = images[0]
     encoded = table.cast_column(column, datasets.Image(decode=False))
 
     def take(index: np.ndarray) -> list[bytes]:
-        cells = encoded.select(index)[column]
+        cells = _column(encoded, column, index)
         return [cell["bytes"] or Path(cell["path"]).read_bytes() for cell in cells]
 
     return Rows("image", values, classes, take, boxes)
+
+
+def _column(table: Any, name: str, index: np.ndarray | None = None) -> list:
+    """Return a column, or some of its rows, read at once rather than row by row."""
+    chosen = table.select_columns(name)
+    return (chosen if index is None else chosen.select(index))[:][name]
 
 
 def _describe(feature: Any) -> str:
@@ -274,27 +279,3 @@ def text_columns(table: Any) -> list[str]:
     names = [k for k, v in table.features.items() if is_text(v)]
     few = table.select(range(min(100, len(table))))
     return sorted(names, key=lambda k: -sum(len(t or "") for t in few[k]))
-
-
-def decode(
-    raw: bytes | np.ndarray, box: np.ndarray | None = None, draft: tuple[int, int] | None = None
-) -> Any:
-    """Return an RGB image (PIL) from its encoded bytes or pixels, cropped to its bounding box.
-
-    Args:
-        raw: encoded image, or uint8 array (height, width, channel).
-        box: x, y, width, height in pixels; parts outside the image are cut off.
-        draft: a JPEG file is decoded at the nearest size at least so large, which is faster.
-    """
-    from PIL import Image
-
-    image = Image.fromarray(raw) if isinstance(raw, np.ndarray) else Image.open(io.BytesIO(raw))
-    if draft:
-        image.draft("RGB", draft)
-    image = image.convert("RGB")
-    if box is None:
-        return image
-    x, y, width, height = (float(value) for value in box)
-    left, top = max(0, int(x)), max(0, int(y))
-    right = max(left + 1, min(image.width, round(x + width)))
-    return image.crop((left, top, right, max(top + 1, min(image.height, round(y + height)))))
