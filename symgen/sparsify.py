@@ -436,11 +436,13 @@ def _cholesky(weight: Tensor, slack: Tensor) -> Callable[[Tensor], Tensor]:
 def _factor(matrix: Tensor, slack: Tensor) -> Tensor:
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
     diagonal += slack
+    largest = diagonal.amax(-1, keepdim=True)
     factor, failed = torch.linalg.cholesky_ex(matrix)
-    strength = 1e-12
-    while failed.any():
-        # Rounding has made the matrix indefinite: a growing share of its diagonal repairs it.
-        diagonal *= 1 + strength * (failed > 0)[:, None]
+    # Rounding can make the matrix indefinite, and too few kept effects make it singular: a
+    # small multiple of the identity, no larger than it must be, repairs both.
+    for strength in (1e-14, 1e-12, 1e-10, 1e-8):
+        if not failed.any():
+            break
+        diagonal += strength * largest * (failed > 0)[:, None]
         factor, failed = torch.linalg.cholesky_ex(matrix)
-        strength *= 1000
     return factor
