@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from symgen.cut import Inputs, call
 
-# Larger batches are no faster on CPU: their activations leave the caches.
-LARGEST_BATCH = {"cpu": 256, "cuda": 8192}
+# Larger batches are slower on CPU: their activations leave the caches.
+LARGEST_BATCH = {"cpu": 64, "cuda": 8192}
 # What one batch may take of the free memory; on CPU also no more than this many bytes.
 MEMORY_SHARE, CPU_BYTES = 0.5, 2**30
 # Activations alive at once, in units of the largest output of a layer.

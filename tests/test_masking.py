@@ -343,7 +343,7 @@ def test_batch_size_follows_free_memory(images, plain, monkeypatch):
     x, _ = images
     largest = 6 * 9 * 11 * 4
     assert memory.largest_output(plain, x[:1]) == largest
-    assert memory.automatic_batch(plain, x[:1]) == 256
+    assert memory.automatic_batch(plain, x[:1]) == 64
     monkeypatch.setattr(memory, "free_memory", lambda device: 2 * 40 * memory.ALIVE * largest)
     assert memory.automatic_batch(plain, x[:1]) == 32
 
