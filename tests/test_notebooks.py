@@ -24,7 +24,9 @@ LONGEST_CELL = 15
 
 
 def code_lines(source):
-    return [x for x in source.splitlines() if x.strip() and not x.strip().startswith("#")]
+    """The lines of a cell less blank ones, comments and sentences, which are no code."""
+    lines = [x.strip() for x in source.splitlines()]
+    return [x for x in lines if x and not x.startswith(("#", '"', 'f"', 'rf"', 'r"'))]
 
 
 @pytest.fixture(params=CHAPTERS)
