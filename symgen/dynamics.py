@@ -246,7 +246,7 @@ def track(
         return extractor(source.load(step), {"run": source.fingerprint, "step": step})
 
     others = [at(b, b.steps[-1]) for b in baselines]
-    bar = tqdm(steps, desc="checkpoints", disable=not progress)
+    bar = tqdm(steps, desc="checkpoints", disable=not progress, leave=False)
     return Dynamics(steps, [at(run, step) for step in bar], others, run.records)
 
 

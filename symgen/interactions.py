@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from symgen.provenance import atomic
-from symgen.transforms import and_or_outputs, count_variables, interaction_order
+from symgen.transforms import and_or_outputs, count_variables, interaction_order, moebius
 
 if TYPE_CHECKING:
     import shapiq
@@ -210,6 +210,20 @@ class Interactions:
         tensors = {f.name: getattr(self, f.name).cpu().contiguous() for f in dataclasses.fields(self)}
         with atomic(path) as temporary:
             save_file(tensors, temporary, metadata={"format": FORMAT, "n": json.dumps(self.n)})
+
+    @classmethod
+    def from_moebius(cls, v: Float[Tensor, "*batch state"]) -> "Interactions":
+        """Return the one exact model that uses AND interactions only (no split, no noise).
+
+        Its gap is NaN: nothing is known of how far it is from the sparsest.
+        """
+        v = v.to(torch.float64)
+        effects = moebius(v)
+        effects[..., 0] = 0.0
+        size = effects.abs().sum(-1)
+        gap = torch.full_like(size, torch.nan)
+        span = (v[..., -1] - v[..., 0]).abs()
+        return cls(effects, torch.zeros_like(effects), v[..., 0].clone(), size, gap, span)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Interactions":

@@ -120,12 +120,18 @@ def plot_sparsity(
     return ax, pd.concat(rows, ignore_index=True)
 
 
-def plot_variables(image: np.ndarray, boxes: Tensor, ax: Axes | None = None) -> tuple[Axes, Tensor]:
+def plot_variables(
+    image: np.ndarray,
+    boxes: Tensor,
+    ax: Axes | None = None,
+    members: Sequence[int] | None = None,
+) -> tuple[Axes, Tensor]:
     """Draw an image with its input variables as numbered boxes (Fig. 8).
 
     Args:
         image: (height, width, 3) uint8.
         boxes: (n, 4) top, left, bottom, right in pixels, of `ImageVariables.boxes`.
+        members: with these, the other variables are dimmed.
     """
     ax = plt.subplots(figsize=(3.4, 3.4))[1] if ax is None else ax
     ax.imshow(image, interpolation="nearest")
@@ -135,6 +141,9 @@ def plot_variables(image: np.ndarray, boxes: Tensor, ax: Axes | None = None) -> 
         ax.add_patch(Rectangle((left - 0.5, top - 0.5), *size, ec="white", **style))
         ax.add_patch(Rectangle((left - 0.5, top - 0.5), *size, ec="black", ls=":", **style))
         place = (left + size[0] / 2 - 0.5, top + size[1] / 2 - 0.5)
+        if members is not None and i not in members:
+            ax.add_patch(Rectangle((left - 0.5, top - 0.5), *size, fc="black", alpha=0.7, lw=0))
+            continue
         tag = {"boxstyle": "round,pad=0.15", "fc": "white", "alpha": 0.85, "lw": 0}
         ax.text(*place, str(i), ha="center", va="center", size=10, weight="bold", bbox=tag)
     ax.set_axis_off()
