@@ -7,10 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from symgen.sources import nearest
-
-# Images up to this many pixels a side get a stem without the early downsampling.
-SMALL = 64
+from symgen.sources import SMALL, nearest
 
 
 class SmallCNN(nn.Module):

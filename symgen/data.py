@@ -13,13 +13,10 @@ from torch import Tensor
 
 from symgen.corpus import load_texts, load_tokenizer
 from symgen.parts import ImagePart, LargeImagePart, Part, TextPart, decode
-from symgen.sources import DATASETS, Rows, Source, nearest, read_rows
+from symgen.sources import DATASETS, SMALL, Rows, Source, nearest, read_rows
 from symgen.splits import add_noise, aliases, choose_classes, deal, part_names
 
 __all__ = ["Data", "Samples", "load_dataset", "load_texts"]
-
-# Images up to this many pixels a side are decoded once and held in memory.
-SMALL = 64
 
 
 @dataclasses.dataclass(frozen=True)

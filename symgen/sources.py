@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+# Images up to this many pixels a side are held in memory, and get networks with a small stem.
+SMALL = 64
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 

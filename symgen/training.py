@@ -47,7 +47,7 @@ def train(
     cache: bool = True,
     progress: bool = True,
     options: Mapping[str, Any] | None = None,
-    evaluation_size: int = 1000,
+    evaluation_size: int = 800,
 ) -> "TrainingRun":
     """Train a network on one part of a data set, or take up the stored run with these arguments.
 
