@@ -189,6 +189,8 @@ def test_pages_load_quietly_and_show_what_they_hold(visit, page):
     if tab.locator(".math").count():
         assert tab.locator("mjx-container").count() >= tab.locator(".math").count()
     assert tab.locator("mjx-merror").count() == 0
+    for text in tab.locator("article .cell_output").all_inner_texts():
+        assert "$\\" not in text  # a formula that was left as it is written
     # Nothing but what scrolls inside its own box is wider than the page.
     assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth + 1")
 
