@@ -14,6 +14,15 @@ SMALL_BERT = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Networks this small gain nothing from a second thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 

@@ -26,6 +26,15 @@ QUICK = {"epochs": 2, "batch_size": 50, "checkpoints": 4, "progress": False}
 
 
 @pytest.fixture(autouse=True)
+def one_thread():
+    """Networks this small gain nothing from a second thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -51,7 +60,7 @@ def forbidden(monkeypatch):
         def refuse(*_):
             raise AssertionError("trained again")
 
-        monkeypatch.setattr(training, "Loop", refuse)
+        monkeypatch.setattr(training, "measure", refuse)
 
     return forbid
 
