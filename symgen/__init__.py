@@ -26,11 +26,13 @@ from symgen.generalization import (
 )
 from symgen.interactions import Interactions
 from symgen.masking import masked_outputs
+from symgen.memory import BatchSizeWarning
 from symgen.networks import build_network, load_causal_lm
+from symgen.prefix_tree import PrefixTreeWarning
 from symgen.provenance import Chapter
 from symgen.sparsify import ConvergenceWarning, sparsify
-from symgen.states import log_odds
-from symgen.text_variables import TextVariables, draw_words, word_spans
+from symgen.states import PrecisionWarning, log_odds
+from symgen.text_variables import TextVariables, draw_words, phrase_spans, word_spans
 from symgen.training import TrainingRun, train
 from symgen.transforms import and_or_outputs, interaction_order, moebius, zeta
 from symgen.variables import ImageVariables, draw_patches
