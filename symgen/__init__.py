@@ -1,5 +1,7 @@
 """AND-OR interactions of neural networks: extraction, generalization power, dynamics."""
 
+from types import ModuleType
+
 from symgen.baselines import (
     Baseline,
     mean_baseline,
@@ -39,4 +41,9 @@ from symgen.variables import ImageVariables, draw_patches
 
 __version__ = "0.1.0"
 
-__all__ = [name for name in dir() if not name.startswith("_")]
+# The modules that hold all this are not names of their own.
+__all__ = [
+    name
+    for name, value in globals().items()
+    if not name.startswith("_") and not isinstance(value, ModuleType) and value is not ModuleType
+]

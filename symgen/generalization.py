@@ -11,7 +11,9 @@ from torch import Tensor
 
 from symgen.interactions import Interactions
 
+#: Orders that H_low sums over (Fig. 2).
 LOW_ORDERS = (1, 2)
+#: Orders that H_high sums over (Fig. 2).
 HIGH_ORDERS = (6, 7, 8, 9, 10)
 
 Share = tuple[Float[Tensor, "*batch state"], Float[Tensor, "*batch state"]]
