@@ -10,7 +10,7 @@ from symgen.baselines import (
     zero_baseline,
 )
 from symgen.data import load_dataset, load_texts
-from symgen.dynamics import Dynamics, Extractor, Phases, phases, track
+from symgen.dynamics import Dynamics, Extractor, Phases, bootstrap_phases, phases, track
 from symgen.generalization import (
     HIGH_ORDERS,
     LOW_ORDERS,
@@ -32,6 +32,7 @@ from symgen.memory import BatchSizeWarning
 from symgen.networks import build_network, load_causal_lm
 from symgen.prefix_tree import PrefixTreeWarning
 from symgen.provenance import Chapter
+from symgen.removal import gap_closed, loss_gap, random_share, removal_losses, removal_table
 from symgen.sparsify import ConvergenceWarning, sparsify
 from symgen.states import PrecisionWarning, log_odds
 from symgen.text_variables import TextVariables, draw_words, phrase_spans, word_spans

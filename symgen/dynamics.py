@@ -1,9 +1,11 @@
 """Follow the interactions of a network through training, and find the three phases."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from tqdm.auto import tqdm
 from symgen.baselines import Baseline, mean_baseline, token_baseline
 from symgen.data import Data, Samples
 from symgen.generalization import (
+    Interval,
     chance_level,
     generalization_power,
     interaction_count,
@@ -169,8 +172,13 @@ class Dynamics:
         """Return one row a checkpoint and sample.
 
         Columns: step, sample, power (H), power_low, power_high, count (N), generalizable and
-        non_generalizable (salient strength, log odds), chance (H at chance).
+        non_generalizable (salient strength, log odds), chance (H at chance), mean_order (of
+        salient interactions, weighted by strength).
         """
+        return self._per_sample.copy()
+
+    @functools.cached_property
+    def _per_sample(self) -> pd.DataFrame:
         rows = []
         for step, inter in zip(self.steps, self.interactions, strict=True):
             share = self.shares(step)
@@ -190,6 +198,7 @@ class Dynamics:
                         "generalizable": kept.numpy(),
                         "non_generalizable": (total - kept).numpy(),
                         "chance": chance_level(inter, self.baselines, draws=10).numpy(),
+                        "mean_order": _mean_order(inter).numpy(),
                     }
                 )
             )
@@ -212,6 +221,15 @@ class Dynamics:
         table = losses.merge(pd.DataFrame(rows), on="step", validate="one_to_one")
         return table.assign(gap=table["test_loss"] - table["train_loss"])
 
+    def change(self, name: str, start: int, stop: int) -> Interval:
+        """Return how a quantity of `per_sample` changes between two checkpoints.
+
+        The mean over samples of its value at step `stop` minus its value at step `start`, with a
+        95 % bootstrap interval over samples.
+        """
+        wide = self._per_sample.pivot(index="step", columns="sample", values=name)
+        return interval(torch.tensor((wide.loc[stop] - wide.loc[start]).to_numpy()))
+
     def phases(self, r: float = 1.0) -> "Phases":
         """Return the phase boundaries of the averages over samples."""
         table = self.summary()
@@ -222,6 +240,13 @@ class Dynamics:
             table["non_generalizable"].tolist(),
             r,
         )
+
+
+def _mean_order(inter: Interactions) -> Tensor:
+    strength = order_spectrum(inter).abs().sum(-2)
+    total = strength.sum(-1)
+    weighted = strength @ torch.arange(inter.n + 1, dtype=strength.dtype)
+    return weighted / total.where(total > 0, torch.nan)
 
 
 def track(
@@ -311,7 +336,8 @@ def phases(
     if peak == 0:
         return Phases(None, None, "H is largest before training: no first phase is seen")
     if peak == len(steps) - 1:
-        return Phases(None, None, "H still rises at the last checkpoint: the first phase is not over")
+        reason = "H still rises at the last checkpoint: the first phase is not over"
+        return Phases(None, None, reason)
     for i in range(peak + 1, len(steps)):
         gain = strength_gen[i] - strength_gen[i - 1]
         loss = strength_non[i] - strength_non[i - 1]
@@ -325,3 +351,32 @@ def phases(
     return Phases(
         t1, None, f"H peaks at step {t1}; the gains never turn over, so no third phase is seen"
     )
+
+
+def bootstrap_phases(
+    per_sample: pd.DataFrame, r: float = 1.0, draws: int = 500, seed: int = 0
+) -> pd.DataFrame:
+    """Return the phase boundaries of resampled samples: how sure t1 and t2 are.
+
+    Args:
+        per_sample: of `Dynamics.per_sample`.
+        r: as in `phases`.
+        draws: number of resamples.
+        seed: of the resamples.
+
+    Returns:
+        One row a resample: t1 and t2, missing where there is no such boundary.
+    """
+    names = ("power", "generalizable", "non_generalizable")
+    tables = {
+        k: per_sample.pivot(index="step", columns="sample", values=k).sort_index() for k in names
+    }
+    steps = tables["power"].index.tolist()
+    generator = np.random.default_rng(seed)
+    rows = []
+    for _ in range(draws):
+        drawn = generator.integers(tables["power"].shape[1], size=tables["power"].shape[1])
+        means = [np.nanmean(tables[k].to_numpy()[:, drawn], axis=1).tolist() for k in names]
+        found = phases(steps, *means, r)
+        rows.append((found.t1, found.t2))
+    return pd.DataFrame(rows, columns=["t1", "t2"], dtype="Int64")

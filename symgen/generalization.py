@@ -34,6 +34,15 @@ class Interval(NamedTuple):
             return f"{self.mean:{spec}}"
         return f"{self.mean:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
 
+    def side(self, value: float = 0.0) -> int:
+        """Return 1 where the whole interval lies above a value, -1 where below, else 0.
+
+        Example:
+            >>> Interval(0.5, 0.2, 0.7).side(), Interval(0.1, -0.2, 0.3).side()
+            (1, 0)
+        """
+        return int(self.low > value) - int(self.high < value)
+
 
 def transfer(
     target: Interactions,
