@@ -19,8 +19,8 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from symgen.dynamics import Phases
-from symgen.generalization import interval
-from symgen.interactions import Interactions
+from symgen.generalization import interval, transfer
+from symgen.interactions import SALIENT_SHARE, Interactions
 
 COLOURS = {
     "and": "#0072B2",
@@ -33,6 +33,7 @@ COLOURS = {
     "test": "#CC79A7",
     "network": "#222222",
 }
+WHISKERS = {"fmt": "none", "color": "black", "capsize": 3, "lw": 1.2}
 
 
 def set_style() -> None:
@@ -190,17 +191,21 @@ def plot_interactions(
 
 
 def plot_spectrum(
-    total: Tensor, generalizable: Tensor | None = None, ax: Axes | None = None, top: float | None = None
+    total: Tensor,
+    generalizable: Tensor | None = None,
+    ax: Axes | None = None,
+    limits: tuple[float, float] | None = None,
 ) -> tuple[Axes, pd.DataFrame]:
     """Draw salient strength by order, positive up and negative down, the generalizable part solid.
 
     Args:
         total: (..., 2, n + 1) of `order_spectrum`; averaged over samples.
         generalizable: the same with the transfer; nothing is shaded without.
-        top: height of the vertical axis, to compare figures.
+        limits: of the vertical axis, to compare figures.
 
     Returns:
-        Axes, and a table: order, sign, total, generalizable (log odds, mean over samples).
+        Axes, and a table: order, sign, total with its 95 % interval low95 to high95 (drawn as
+        whiskers), generalizable (log odds, mean over samples).
     """
     ax = _axes(ax)
     mean = total.reshape(-1, *total.shape[-2:]).mean(0).cpu().numpy()
@@ -217,16 +222,25 @@ def plot_spectrum(
             label = "generalizable" if sign == 0 else None
             colour = COLOURS["generalizable"]
             ax.bar(orders, kept[sign, 1:], color=colour, width=0.8, label=label)
+    samples = total.reshape(-1, 2, total.shape[-1])[..., 1:].cpu()
+    bounds = np.array([[interval(samples[:, s, m]) for m in range(len(orders))] for s in (0, 1)])
+    if len(samples) > 1:
+        for sign in (0, 1):
+            some = bounds[sign, :, 0] != 0
+            errors = np.abs(bounds[sign, :, 1:].T - bounds[sign, :, 0])[:, some]
+            ax.errorbar(orders[some], bounds[sign, some, 0], errors, **WHISKERS)
     ax.axhline(0, color="black", lw=0.8)
     ax.set(xlabel="order (number of variables)", ylabel="strength (log odds)", xticks=orders)
-    if top is not None:
-        ax.set_ylim(-top, top)
-    ax.legend()
+    if limits is not None:
+        ax.set_ylim(limits)
+    ax.legend(loc="best")
     table = pd.DataFrame(
         {
             "order": np.tile(orders, 2),
             "sign": np.repeat(["positive", "negative"], len(orders)),
             "total": mean[:, 1:].ravel(),
+            "low95": bounds[..., 1].ravel(),
+            "high95": bounds[..., 2].ravel(),
             "generalizable": kept[:, 1:].ravel(),
         }
     )
@@ -243,7 +257,7 @@ def plot_power(
         chance: the same labels to per-sample H of randomly relabelled baselines.
 
     Returns:
-        Axes, and a table: label, power, low, high, chance, samples (with such interactions).
+        Axes, and a table: label, power, low95, high95, chance, samples (with such interactions).
     """
     ax = _axes(ax)
     rows = []
@@ -251,11 +265,11 @@ def plot_power(
         mean, low, high = interval(power)
         level = interval(chance[label]).mean
         rows.append((label, mean, low, high, level, int((~power.isnan()).sum())))
-    table = pd.DataFrame(rows, columns=["label", "power", "low", "high", "chance", "samples"])
+    table = pd.DataFrame(rows, columns=["label", "power", "low95", "high95", "chance", "samples"])
     place = np.arange(len(table))
     ax.bar(place, table["power"], color=COLOURS["generalizable"], width=0.55, label="H")
-    errors = np.abs(table[["low", "high"]].to_numpy().T - table["power"].to_numpy())
-    ax.errorbar(place, table["power"], errors, fmt="none", color="black", capsize=5, lw=1.5)
+    errors = np.abs(table[["low95", "high95"]].to_numpy().T - table["power"].to_numpy())
+    ax.errorbar(place, table["power"], errors, **WHISKERS)
     dashes = {"colors": COLOURS["chance"], "ls": (0, (2, 1)), "lw": 2, "label": "chance level"}
     ax.hlines(table["chance"], place - 0.38, place + 0.38, **dashes)
     for x, row in zip(place, table.itertuples(), strict=True):
@@ -287,24 +301,166 @@ def plot_dynamics(table: pd.DataFrame, phases: Phases) -> tuple[Figure, pd.DataF
     axes[0].set(ylabel="H", ylim=(0, None), title="Generalization power")
     band(axes[1], "count", COLOURS["network"], "N")
     axes[1].set(ylabel="N", ylim=(0, None), title="Number of interactions")
-    axes[2].plot(x, table["train_loss"], "-", color=COLOURS["train"], marker="o", ms=4, label="training loss")
-    axes[2].plot(x, table["test_loss"], "--", color=COLOURS["test"], marker="s", ms=4, label="test loss")
-    axes[2].plot(x, table["gap"], ":", color=COLOURS["non-generalizable"], marker="^", ms=4, label="gap")
-    axes[2].set(ylabel="loss (nats)", title="Losses", xlabel="optimizer steps (checkpoints, evenly spaced)")
+    lines = (
+        ("train_loss", "training loss", "-", "o", COLOURS["train"]),
+        ("test_loss", "test loss", "--", "s", COLOURS["test"]),
+        ("gap", "gap", ":", "^", COLOURS["non-generalizable"]),
+    )
+    for name, label, line, marker, colour in lines:
+        axes[2].plot(x, table[name], line, color=colour, marker=marker, ms=4, label=label)
+    axes[2].set(ylabel="loss (nats)", title="Losses")
+    axes[2].set_xlabel("optimizer steps (checkpoints, evenly spaced)")
     steps = table["step"].tolist()
     axes[2].set_xticks(x, [str(s) for s in steps], rotation=45)
-    for name in ("t1", "t2"):
-        step = getattr(phases, name)
-        if step is not None:
-            for ax in axes:
-                ax.axvline(steps.index(step), color="black", lw=1.2, ls=(0, (4, 2)))
-            axes[0].annotate(
-                f"$t_{name[1]}$", (steps.index(step), axes[0].get_ylim()[1]), xytext=(4, -14),
-                textcoords="offset points",
-            )
     for ax in axes:
+        _mark_phases(ax, phases, steps)
         ax.legend(loc="best")
     return figure, table
+
+
+def _mark_phases(ax: Axes, phases: Phases, steps: Sequence[int]) -> None:
+    for name in ("t1", "t2"):
+        step = getattr(phases, name)
+        if step is None:
+            continue
+        ax.axvline(steps.index(step), color="black", lw=1.2, ls=(0, (4, 2)))
+        place = (steps.index(step), 1)
+        text = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points", "va": "top"}
+        ax.annotate(f"$t_{name[1]}$", place, (4, -3), **text)
+
+
+def plot_gains(table: pd.DataFrame, phases: Phases) -> tuple[Axes, pd.DataFrame]:
+    """Draw the strength gained since the checkpoint before, generalizable and not (App. I).
+
+    Args:
+        table: of `Dynamics.summary`.
+        phases: of `Dynamics.phases`.
+
+    Returns:
+        Axes, and a table: step, generalizable, non_generalizable (log odds gained).
+    """
+    _, ax = plt.subplots(figsize=(7.2, 3.4))
+    steps = table["step"].tolist()
+    gains = table[["generalizable", "non_generalizable"]].diff().assign(step=steps)[1:]
+    x = np.arange(1, len(steps))
+    kinds = (
+        ("generalizable", -0.2, COLOURS["generalizable"], ""),
+        ("non_generalizable", 0.2, COLOURS["non-generalizable"], "///"),
+    )
+    for name, shift, colour, hatch in kinds:
+        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "width": 0.4}
+        ax.bar(x + shift, gains[name], label=name.replace("_", "-"), **style)
+    ax.axhline(0, color="black", lw=0.8)
+    ax.set_xticks(range(len(steps)), [str(s) for s in steps], rotation=45)
+    ax.set_xlabel("optimizer steps (checkpoints, evenly spaced)")
+    ax.set_ylabel("strength gained (log odds)")
+    _mark_phases(ax, phases, steps)
+    ax.legend(loc="best")
+    return ax, gains[["step", "generalizable", "non_generalizable"]].reset_index(drop=True)
+
+
+def plot_transfer(
+    target: Interactions, baseline: Interactions, ax: Axes | None = None
+) -> tuple[Axes, pd.DataFrame]:
+    """Draw each salient interaction of a network against the same one in its baseline (Eq. 5).
+
+    Args:
+        target: interactions of several samples.
+        baseline: those of the baseline network.
+
+    Returns:
+        Axes, and a table: sample, type, order, target and baseline (effects, each divided by
+        the network's strongest on that sample), transfers.
+    """
+    ax = plt.subplots(figsize=(5.6, 5.2))[1] if ax is None else ax
+    share = torch.stack(transfer(target, baseline), -2)
+    salient = torch.stack(target.salient(), -2)
+    sample, kind, index = salient.nonzero(as_tuple=True)
+    scaled = [i.effects / i.effects.abs().amax((-2, -1), keepdim=True) for i in (target, baseline)]
+    table = pd.DataFrame(
+        {
+            "sample": sample,
+            "type": np.array(["and", "or"])[kind.numpy()],
+            "order": target.order[index],
+            "target": scaled[0][salient],
+            "baseline": scaled[1][salient],
+            "transfers": share[salient] > 0,
+        }
+    )
+    ax.axhspan(-SALIENT_SHARE, SALIENT_SHARE, color=COLOURS["all"], alpha=0.3, lw=0)
+    for ok, marker in ((True, "o"), (False, "x")):
+        rows, name = table[table["transfers"] == ok], "transfers" if ok else "does not transfer"
+        colour = COLOURS["generalizable" if ok else "non-generalizable"]
+        style = {"ls": "none", "ms": 4, "alpha": 0.6, "color": colour}
+        ax.plot(rows["target"], rows["baseline"], marker, label=f"{name} ({len(rows)})", **style)
+    ticks = [-1, -0.3, -0.1, 0, 0.1, 0.3, 1]
+    for axis in ("x", "y"):
+        getattr(ax, f"set_{axis}scale")("symlog", linthresh=SALIENT_SHARE)
+        getattr(ax, f"set_{axis}ticks")(ticks, [f"{t:g}" for t in ticks])
+        getattr(ax, f"set_{axis}lim")(-1.3, 1.3)
+    ax.minorticks_off()
+    ax.set(xlabel="effect in the target / strongest", ylabel="effect in the baseline / strongest")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, markerscale=1.5)
+    return ax, table
+
+
+def plot_sensitivity(
+    table: pd.DataFrame, xlabel: str, default: float | None = None, ax: Axes | None = None
+) -> tuple[Axes, pd.DataFrame]:
+    """Draw averages of H, and chance levels, against a setting of the method.
+
+    Args:
+        table: columns setting (> 0), label, power, low95, high95, chance.
+        xlabel: what the setting is.
+        default: its usual value, marked.
+    """
+    ax = _axes(ax)
+    for i, (label, rows) in enumerate(table.groupby("label", sort=False)):
+        colour, marker = sns.color_palette("colorblind")[i], "os^D"[i % 4]
+        x, style = rows["setting"], {"color": colour, "marker": marker}
+        ax.plot(x, rows["power"], ms=5, label=label, **style)
+        ax.fill_between(x, rows["low95"], rows["high95"], color=colour, alpha=0.15, lw=0)
+        ax.plot(x, rows["chance"], ":", ms=3, label=f"chance, {label}", **style)
+    if default is not None:
+        ax.axvline(default, color="black", lw=1, ls=(0, (4, 2)))
+    settings = table["setting"].unique()
+    ax.set(xscale="log", xlabel=xlabel, ylabel="generalization power H", ylim=(0, 1))
+    ax.set_xticks(settings, [f"{x:g}" for x in settings])
+    ax.minorticks_off()
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return ax, table
+
+
+def plot_removal(
+    table: pd.DataFrame, ax: Axes | None = None, top: float | None = None
+) -> tuple[Axes, pd.DataFrame]:
+    """Draw training loss, test loss and their gap before and after removal (Fig. 4).
+
+    Args:
+        table: of `removal_table`.
+        top: upper end of the axis, to compare figures.
+    """
+    ax = _axes(ax)
+    groups = ["training", "test", "gap"]
+    kinds = (
+        ("nothing", COLOURS["network"], "", "nothing removed"),
+        ("non-generalizable", COLOURS["non-generalizable"], "///", "non-generalizable removed"),
+        ("random", COLOURS["all"], "...", "as much at random removed (control)"),
+    )
+    for i, (name, colour, hatch, label) in enumerate(kinds):
+        rows = table[table["removed"] == name].set_index("group").loc[groups]
+        place = np.arange(3) + 0.27 * (i - 1)
+        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "width": 0.25}
+        ax.bar(place, rows["loss"], label=label, **style)
+        errors = np.abs(rows[["low95", "high95"]].to_numpy().T - rows["loss"].to_numpy())
+        ax.errorbar(place, rows["loss"], errors, **{**WHISKERS, "color": "#777777"})
+    ax.axhline(0, color="black", lw=0.8)
+    ax.set_xticks(range(3), ["training loss", "test loss", "gap"])
+    ax.set_ylabel("loss (nats)")
+    if top is not None:
+        ax.set_ylim(min(0, table["low95"].min()) * 1.05, top)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
+    return ax, table
 
 
 def slider(figures: Mapping[str, Figure | Axes], label: str = "") -> Any:
