@@ -1,0 +1,245 @@
+r"""The sparsest split for many variables, by splitting with exact symmetric projections.
+
+A first-order method for the barrier problem that defines the central path,
+
+.. math:: \min \sum_T \varphi_\mu(x_T) + \sum_S \psi_\mu(r_S)
+          \quad\text{subject to}\quad Ax + r = w,
+
+whose duals are A'u inside (-1, 1), with x = 2 mu y / (1 - y^2) for y = A'u, and likewise for r
+within its bounds. Its solution is the one the interior-point method has at the same mu, so ties
+between optima are broken in the same way. Over-relaxed Douglas-Rachford splitting alternates
+between the barrier, a cubic equation in every entry, and the projection onto Ax + r = w in a
+metric whose weights depend on the order alone, which `SymmetricBasis` solves exactly in
+O(2**(3n/2)). Every 20 iterations Anderson's extrapolation is tried and kept where it helps; then
+mu goes down until the gap is met.
+
+Measured on outputs of a small network (n = 10, noise 0.02 and 0): with the weights alike for all
+orders, or with the bare l1 norm instead of its barrier, single samples need 2,000 iterations to a
+gap of 1e-3; this needs 300 to 600, and its effects are within 6 % of the analytic centre, where
+the bare splitting ends 25 to 40 % away, since the optimal faces of such outputs are large.
+Conjugate gradients on the interior-point method's own systems took more than 50,000.
+"""
+
+import torch
+from torch import Tensor
+
+from symgen.program import Program
+from symgen.symmetric import symmetric_basis
+from symgen.transforms import interaction_order
+
+RELAXATION = 1.6
+ROUND = 20
+MEMORY = 5
+# First sum of all products where max abs(w) = 1, its factor from one step to the
+# next, and the share of tol that it ends at.
+START = 6.0
+DECREASE = 0.3
+SHARE = 0.3
+MARGINS = (0.05, 0.3)
+
+
+def minimize(program: Program, tol: float, max_iter: int) -> tuple[Tensor, Tensor]:
+    """Return feasible effects (sample, 2, state) and proven lower bounds (sample,).
+
+    Args:
+        program: the scaled programs; none of them explained by zero effects.
+        tol: relative gap at which a sample is done.
+        max_iter: steps, of two rounds of 20 iterations, after which to stop.
+    """
+    found = program.w.new_zeros(len(program), 2, 2**program.n)
+    bound = program.w.new_zeros(len(program))
+    live = torch.arange(len(program), device=program.w.device)
+    path = _Path(program)
+    for step in range(max_iter):
+        path.advance(tol)
+        done = (path.gap() <= tol) | (step == max_iter - 1)
+        if done.any():
+            found[live[done]], bound[live[done]] = path[done].polished(tol)
+            if done.all():
+                break
+            live, path = live[~done], path[~done]
+    return found, bound
+
+
+def _root(z: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Return the y in (-1, 1) with a y + b y / (1 - y^2) = z, the middle root of a cubic."""
+    size = z.abs() / a
+    third = (1 + b / a) / 3
+    radius = (third + (size / 3) ** 2).sqrt()
+    turn = size * (third - 1 + 2 * size**2 / 27) / 2
+    angle = torch.arccos((turn / radius**3).clamp(-1, 1))
+    y = size / 3 + 2 * radius * torch.cos((angle - 2 * torch.pi) / 3)
+    return torch.copysign(y.clamp(0, 1), z)
+
+
+def _by_order(eps: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the weights of effects by order (sample, n + 1), AND and OR, and of the residual.
+
+    Noise takes up what high orders would have to explain, so that they stay smaller. The
+    numbers were found by measurement and change how many iterations it takes, not the result.
+    """
+    order = torch.arange(n + 1, dtype=eps.dtype, device=eps.device)
+    weight = (2.5 * eps).clamp(0.006, 0.06) * (0.25 + 0.45 / (1 + eps / 0.003)) ** order
+    slack = 2.5 * eps * (order > 0)
+    return weight * (order > 0), weight * (order > 1), slack
+
+
+class _Path:
+    """Where the method stands: z of the splitting, mu, and the best certified so far.
+
+    The middle axis of z, x and weight is: AND effects, OR effects, residual.
+    """
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.basis = symmetric_basis(program.n, program.w.device)
+        by_order = _by_order(program.eps, program.n)
+        order = interaction_order(program.n).to(program.w.device)
+        self.weight = torch.stack(by_order, 1)[..., order]
+        self.inverse = self.basis.inverse(*by_order)
+        self.z = torch.zeros_like(self.weight)
+        self.count = program.pairs.sum((1, 2))
+        self.total = torch.full_like(program.w[:, 0], START)
+        self.best = program.repaired(self.z[:, :2])
+        self.objective = self.best.abs().sum((1, 2))
+        self.low = torch.zeros_like(self.objective)
+        self.dual = torch.zeros_like(self.best)
+
+    def __getitem__(self, kept: Tensor) -> "_Path":
+        part = object.__new__(_Path)
+        part.__dict__.update(self.__dict__)
+        for name in (
+            "program",
+            "weight",
+            "z",
+            "count",
+            "total",
+            "best",
+            "objective",
+            "low",
+            "dual",
+        ):
+            setattr(part, name, getattr(self, name)[kept])
+        part.inverse = [block[kept] for block in self.inverse]
+        return part
+
+    def gap(self) -> Tensor:
+        return (self.objective - self.low) / self.objective
+
+    def advance(self, tol: float) -> None:
+        """Take one step at the present mu, keep what it certifies, and lower mu."""
+        for _ in range(2):
+            self._round()
+        x, _, mu = self._iterate(self.z)
+        self._certify(x[:, :2], mu, tol)
+        floor = SHARE * tol * self.objective
+        ahead = torch.minimum(self.total, torch.maximum(DECREASE * self.total, floor))
+        # The duals stay, so z follows the metric.
+        change = (_factor(ahead) / _factor(self.total))[:, None, None]
+        self.z = x + change * (self.z - x)
+        self.total = ahead
+
+    def _solve(self, rest: Tensor) -> Tensor:
+        return self.basis.apply(self.inverse, rest) / _factor(self.total)[:, None]
+
+    def _iterate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the barrier's point x, its reflection's projection less x, and the dual u."""
+        program = self.program
+        weight = _factor(self.total)[:, None, None] * self.weight
+        double = 2 * (self.total / self.count)[:, None, None]
+        effects, residual = z[:, :2], z[:, 2:]
+        present = weight.where(weight > 0, 1.0)[:, :2]
+        x = effects - weight[:, :2] * _root(effects, present, double.expand_as(effects))
+        eps = program.eps[:, None]
+        there = eps.where(eps > 0, 1.0)
+        r = eps * _root(residual, there.expand_as(residual), double * weight[:, 2:] / there)
+        x = torch.cat([x, r], 1)
+        q = 2 * x - z
+        u = self._solve(program.w - program.outputs(q) - q[:, 2])
+        return x, q - x + weight * torch.cat([program.adjoint(u), u[:, None]], 1), u
+
+    def _round(self) -> None:
+        """Iterate, then try where the last differences point to, and go there if it is better."""
+        points, moves = [], []
+        for i in range(ROUND):
+            _, move, _ = self._iterate(self.z)
+            if i >= ROUND - MEMORY - 1:
+                points.append(self.z)
+                moves.append(move)
+            self.z = self.z + RELAXATION * move
+        ahead = self._extrapolated(torch.stack(points, 1), torch.stack(moves, 1))
+        here = self._norm(self._iterate(self.z)[1])
+        better = self._norm(self._iterate(ahead)[1]) < here
+        self.z = torch.where(better[:, None, None], ahead, self.z)
+
+    def _norm(self, move: Tensor) -> Tensor:
+        return (move**2 / self.weight.where(self.weight > 0, 1.0)).sum((1, 2))
+
+    def _extrapolated(self, points: Tensor, moves: Tensor) -> Tensor:
+        """Anderson's extrapolation: where the moves, seen as linear, would cancel."""
+        root = self.weight.where(self.weight > 0, 1.0).sqrt()[:, None]
+        change, last = moves.diff(dim=1), moves[:, -1]
+        scaled = (change / root).flatten(2)
+        gram = scaled @ scaled.mT
+        trace = gram.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
+        gram += (1e-10 * trace + torch.finfo(gram.dtype).tiny) * torch.eye(MEMORY).to(gram)
+        share = torch.linalg.solve(gram, scaled @ (last[:, None] / root).flatten(2).mT)
+        back = (share[..., None] * (points.diff(dim=1) + RELAXATION * change)).sum(1)
+        return points[:, -1] + RELAXATION * last - back
+
+    def _certify(self, x: Tensor, mu: Tensor, tol: float) -> None:
+        program = self.program
+        self.dual = program.adjoint(mu)
+        self.low = torch.maximum(self.low, program.bound(mu))
+        weight = _factor(self.total)[:, None, None] * self.weight[:, :2]
+        for _ in range(3):
+            x = x + weight * program.adjoint(self._solve(program.excess(x, 1 - 0.1 * tol)))
+        x = program.repaired(x)
+        objective = x.abs().sum((1, 2))
+        better = objective < self.objective
+        self.best = torch.where(better[:, None, None], x, self.best)
+        self.objective = torch.where(better, objective, self.objective)
+
+    def polished(self, tol: float) -> tuple[Tensor, Tensor]:
+        """Return the best effects, with those the dual keeps off the support set to zero.
+
+        What leaves the noise bound then is given to the effects that stay. Without noise there
+        is no room for that, and where it fails, the effects stay as they were.
+        """
+        program, best = self.program, self.best
+        allowed = torch.maximum(tol * self.objective, self.objective - self.low)
+        pending = program.eps[:, 0] > 0
+        for margin in MARGINS:
+            if not pending.any():
+                break
+            support = self.dual.abs() > 1 - margin
+            x = best * support
+            for _ in range(3):
+                x = x + self._explained(program.excess(x, 1 - 1e-3), support)
+            sparse = program.feasible(x) & pending
+            sparse &= x.abs().sum((1, 2)) - self.low <= allowed
+            best = torch.where(sparse[:, None, None], x, best)
+            pending = pending & ~sparse
+        return best, self.low
+
+    def _explained(self, rest: Tensor, support: Tensor) -> Tensor:
+        """Return effects on the support that take `rest` on, by a few conjugate gradients."""
+        program = self.program
+        weight, slack = self.weight[:, :2] * support, self.weight[:, 2]
+        u = torch.zeros_like(rest)
+        toward = ahead = self.basis.apply(self.inverse, rest)
+        size = (rest * ahead).sum(-1, keepdim=True)
+        tiny = torch.finfo(rest.dtype).tiny
+        for _ in range(ROUND):
+            product = program.outputs(weight * program.adjoint(toward)) + slack * toward
+            length = size / (product * toward).sum(-1, keepdim=True).clamp(min=tiny)
+            u, rest = u + length * toward, (rest - length * product) * program.rows
+            ahead = self.basis.apply(self.inverse, rest)
+            size, before = (rest * ahead).sum(-1, keepdim=True), size
+            toward = ahead + size / before.clamp(min=tiny) * toward
+        return weight * program.adjoint(u)
+
+
+def _factor(total: Tensor) -> Tensor:
+    """Return by how much the metric is larger at this sum of products than at the end."""
+    return (total / 0.02).clamp(min=1.0)

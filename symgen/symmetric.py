@@ -1,0 +1,147 @@
+r"""Exact and fast solutions of systems that treat all variables alike.
+
+A matrix over the 2**n states that does not change when variables are renumbered falls apart
+into small blocks. Here the variables are split into two halves. The states of a half of k
+variables have an orthonormal basis e(l, p, m): l = 0..k//2 numbers the kinds of symmetry, p the
+copies of a kind, and m = l..k-l is the order of the states on which the vector lives. It starts
+from a vector of order l whose sums over supersets vanish, raised order by order. In the product
+of the two bases, a symmetric matrix connects only vectors that agree in (l, p) of both halves,
+in the same way for every p: for n = 14, 16 blocks of at most 64 x 64 replace a matrix of
+16,384 x 16,384. Weights of states that depend on their order alone stay diagonal.
+"""
+
+import dataclasses
+import functools
+import math
+
+import torch
+from torch import Tensor
+
+from symgen.transforms import interaction_order, zeta
+
+
+def _half(k: int) -> tuple[Tensor, list[tuple[int, int]]]:
+    """Return the basis of k variables, columns by (l, p, m), and copies and length per kind l."""
+    order, states = interaction_order(k), torch.arange(2**k)
+    up = torch.zeros(2**k, 2**k, dtype=torch.float64)
+    for i in range(k):
+        without = states[states >> i & 1 == 0]
+        up[without | 1 << i, without] = 1
+    columns, kinds = [], []
+    for kind in range(k // 2 + 1):
+        here, below = order == kind, order == kind - 1
+        # The null space of the sums over supersets: lowering from order `kind` gives nothing.
+        lowest = torch.linalg.svd(up[here][:, below].T, full_matrices=True).Vh[int(below.sum()) :]
+        vector = torch.zeros(2**k, len(lowest), dtype=torch.float64)
+        vector[here] = lowest.T
+        raised = [vector]
+        for m in range(kind, k - kind):
+            vector = up @ vector / math.sqrt((m + 1 - kind) * (k - kind - m))
+            raised.append(vector)
+        columns.append(torch.stack(raised, -1).flatten(1))
+        kinds.append((len(lowest), len(raised)))
+    return torch.cat(columns, 1), kinds
+
+
+@dataclasses.dataclass(frozen=True)
+class _Block:
+    """One pair of kinds: where its coefficients are, its copies, and the matrices within it."""
+
+    part: slice
+    copies: int
+    order: Tensor
+    and_: Tensor
+    or_: Tensor
+
+
+class SymmetricBasis:
+    """The basis for n variables, and the AND and OR matrices within each of its blocks."""
+
+    def __init__(self, n: int, device: torch.device | str = "cpu"):
+        sizes = n - n // 2, n // 2
+        bases, kinds = zip(*(_half(k) for k in sizes), strict=True)
+        subset = [
+            self._within(b, d, zeta(torch.eye(len(b)).double()).T)
+            for b, d in zip(bases, kinds, strict=True)
+        ]
+        mirror = [
+            self._within(b, d, torch.eye(len(b)).double().flip(0))
+            for b, d in zip(bases, kinds, strict=True)
+        ]
+        index = torch.arange(2**n).view(2 ** sizes[0], 2 ** sizes[1])
+        self.blocks, gather, start = [], [], 0
+        for high, (copies, length, at, one) in enumerate(self._ranges(kinds[0])):
+            for low, (copies_, length_, at_, one_) in enumerate(self._ranges(kinds[1])):
+                found = index[at, at_].view(copies, length, copies_, length_)
+                gather.append(found.transpose(1, 2).flatten())
+                below = torch.kron(subset[0][high], subset[1][low])
+                complement = torch.kron(mirror[0][high], mirror[1][low])
+                every = torch.kron(one, one_)
+                order = torch.arange(length)[:, None] + torch.arange(length_) + high + low
+                self.blocks.append(
+                    _Block(
+                        part=slice(start, start + len(gather[-1])),
+                        copies=copies * copies_,
+                        order=order.flatten().to(device),
+                        and_=below.to(device),
+                        # T meets S unless T lies inside the complement of S.
+                        or_=(torch.outer(every, every) - complement @ below).to(device),
+                    )
+                )
+                start += len(gather[-1])
+        self.high, self.low = (b.to(device) for b in bases)
+        self.gather = torch.cat(gather).to(device)
+        self.scatter = self.gather.argsort()
+
+    @staticmethod
+    def _ranges(kinds: list[tuple[int, int]]):
+        """Yield copies, length, columns, and the constant function's coefficients, per kind."""
+        start = 0
+        for kind, (copies, length) in enumerate(kinds):
+            k = length - 1
+            ones = [math.sqrt(math.comb(k, m)) if kind == 0 else 0.0 for m in range(length)]
+            yield copies, length, slice(start, start + copies * length), torch.tensor(ones).double()
+            start += copies * length
+
+    @staticmethod
+    def _within(basis: Tensor, kinds: list[tuple[int, int]], matrix: Tensor) -> list[Tensor]:
+        start, found = 0, []
+        for copies, length in kinds:
+            vectors = basis[:, start : start + length]
+            found.append(vectors.T @ matrix @ vectors)
+            start += copies * length
+        return found
+
+    def inverse(self, and_: Tensor, or_: Tensor, slack: Tensor) -> list[Tensor]:
+        """Return the blocks of (A W A' + diag(slack))**-1 on the nonempty states.
+
+        Args:
+            and_, or_: weights of the effects by order, each (sample, n + 1).
+            slack: diagonal by order, (sample, n + 1).
+        """
+        found = []
+        for block in self.blocks:
+            matrix = (block.and_ * and_[:, None, block.order]) @ block.and_.T
+            matrix += (block.or_ * or_[:, None, block.order]) @ block.or_.T
+            matrix += torch.diag_embed(slack[:, block.order])
+            kept = (block.order > 0).to(matrix.dtype)
+            matrix = matrix * kept * kept[:, None] + torch.diag(1 - kept)
+            found.append(torch.cholesky_inverse(torch.linalg.cholesky(matrix)) * kept)
+        return found
+
+    def apply(self, blocks: list[Tensor], values: Tensor) -> Tensor:
+        """Return the product of a symmetric matrix, given by its blocks, with (sample, state)."""
+        grid = values.view(len(values), len(self.high), len(self.low))
+        inside = (self.high.T @ (grid @ self.low)).flatten(1).index_select(1, self.gather)
+        found = torch.empty_like(inside)
+        for block, matrix in zip(self.blocks, blocks, strict=True):
+            part = inside[:, block.part].view(len(values), block.copies, -1)
+            found[:, block.part] = (part @ matrix.mT).flatten(1)
+        grid = found.index_select(1, self.scatter).view_as(grid)
+        return (self.high @ (grid @ self.low.T)).flatten(1)
+
+
+@functools.lru_cache(maxsize=4)
+def symmetric_basis(n: int, device: torch.device) -> SymmetricBasis:
+    """Return the basis for n variables on a device, kept for the next call."""
+    return SymmetricBasis(n, device)
