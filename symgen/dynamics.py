@@ -32,6 +32,10 @@ from symgen.variables import draw_patches
 EXTRACTION_CODE = (
     "transforms",
     "sparsify",
+    "program",
+    "interior_point",
+    "first_order",
+    "symmetric",
     "interactions",
     "variables",
     "text_variables",

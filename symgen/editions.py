@@ -15,6 +15,8 @@ from symgen.provenance import atomic, cache_folder, code_fingerprint, fingerprin
 
 SCHEMA = 1  # of the `symgen` entry in a notebook's metadata
 IDENTITY = ("schema", "preset", "parameters", "sources", "code", "versions")
+WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 BASE64 = ("image/", "application/pdf", "buffers")
 
 
@@ -129,6 +131,30 @@ def scrub(notebook: nbformat.NotebookNode, book: Path, name: str) -> nbformat.No
         for number, old in enumerate(ids):
             text = text.replace(old, fingerprint([name, number]) * 2)
         clean = nbformat.reads(text, as_version=4)
+    return clean
+
+
+def drop_progress(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Return an executed chapter without its progress bars, which say nothing once it has run."""
+    clean = copy.deepcopy(notebook)
+    state = clean.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
+    references = {i: set(re.findall(r"IPY_MODEL_(\w+)", json.dumps(state[i]))) for i in state}
+    bars = {i for i in state if state[i].get("model_name") == "FloatProgressModel"}
+    bars |= {i for i in state if references[i] & bars}
+    shown = set()
+    for cell in clean.cells:
+        if cell.cell_type == "code":
+            views = [o.get("data", {}).get(WIDGET_VIEW, {}).get("model_id") for o in cell.outputs]
+            kept = [(o, v) for o, v in zip(cell.outputs, views, strict=True) if v not in bars]
+            cell.outputs = [o for o, _ in kept]
+            shown |= {v for _, v in kept if v}
+    # What a shown widget refers to stays, and so do the links between shown widgets.
+    links = {i for i in state if "Link" in state[i].get("model_name", "")}
+    while grown := {i for s in shown for i in references.get(s, ())} - shown:
+        shown |= grown
+    shown |= {i for i in links if references[i] & shown}
+    for i in set(state) - shown:
+        del state[i]
     return clean
 
 

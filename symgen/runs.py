@@ -17,6 +17,7 @@ import zmq
 from traitlets.config import Config
 
 from symgen.editions import (
+    drop_progress,
     has_tag,
     identity,
     provenance_record,
@@ -237,7 +238,7 @@ def execute(
             **{k: v for k, v in executed.metadata.items() if k == "widgets"},
         }
     )
-    write_notebook(refresh(executed, source), path)
+    write_notebook(drop_progress(refresh(executed, source)), path)
     for leftover in (partial, failed):
         leftover.unlink(missing_ok=True)
     return Outcome(chapter, "done", path, seconds, info=dict(executed.metadata.symgen))

@@ -377,3 +377,25 @@ def test_without_dask_a_scheduler_is_an_error_that_names_the_extra(book, monkeyp
     result = symgen("sweep", "grid.yml", "--scheduler", "tcp://localhost:1")
     assert result.exit_code == 2
     assert "symgen[cluster]" in result.stderr
+
+
+def test_progress_bars_leave_executed_chapters_and_other_widgets_stay():
+    model = {"bar": "FloatProgressModel", "box": "HBoxModel", "slider": "IntSliderModel"}
+    model |= {"link": "LinkModel", "layout": "LayoutModel", "other": "LayoutModel"}
+    refers = {"box": ["bar", "other"], "slider": ["layout"], "link": ["slider"]}
+    state = {
+        key: {"model_name": name, "state": {"x": [f"IPY_MODEL_{r}" for r in refers.get(key, [])]}}
+        for key, name in model.items()
+    }
+    shown = [
+        nbformat.v4.new_output("display_data", {editions.WIDGET_VIEW: {"model_id": key}})
+        for key in ("box", "slider")
+    ]
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell("run()", outputs=shown)],
+        metadata={"widgets": {editions.WIDGET_STATE: {"state": state}}},
+    )
+    clean = editions.drop_progress(notebook)
+    kept = clean.metadata["widgets"][editions.WIDGET_STATE]["state"]
+    assert set(kept) == {"slider", "layout", "link"}
+    assert [o.data[editions.WIDGET_VIEW]["model_id"] for o in clean.cells[0].outputs] == ["slider"]
