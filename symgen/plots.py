@@ -351,6 +351,7 @@ def plot_gains(table: pd.DataFrame, phases: Phases) -> tuple[Axes, pd.DataFrame]
         style = {"color": colour, "hatch": hatch, "edgecolor": "white", "width": 0.4}
         ax.bar(x + shift, gains[name], label=name.replace("_", "-"), **style)
     ax.axhline(0, color="black", lw=0.8)
+    ax.margins(y=0.15)
     ax.set_xticks(range(len(steps)), [str(s) for s in steps], rotation=45)
     ax.set_xlabel("optimizer steps (checkpoints, evenly spaced)")
     ax.set_ylabel("strength gained (log odds)")
