@@ -20,9 +20,12 @@ the bare splitting ends 25 to 40 % away, since the optimal faces of such outputs
 Conjugate gradients on the interior-point method's own systems took more than 50,000.
 """
 
+import functools
+
 import torch
 from torch import Tensor
 
+from symgen.polish import sparser
 from symgen.program import Program
 from symgen.symmetric import symmetric_basis
 from symgen.transforms import interaction_order
@@ -35,7 +38,6 @@ MEMORY = 5
 START = 6.0
 DECREASE = 0.3
 SHARE = 0.3
-MARGINS = (0.05, 0.3)
 
 
 def minimize(program: Program, tol: float, max_iter: int) -> tuple[Tensor, Tensor]:
@@ -201,43 +203,17 @@ class _Path:
         self.objective = torch.where(better, objective, self.objective)
 
     def polished(self, tol: float) -> tuple[Tensor, Tensor]:
-        """Return the best effects, with those the dual keeps off the support set to zero.
-
-        What leaves the noise bound then is given to the effects that stay. Without noise there
-        is no room for that, and where it fails, the effects stay as they were.
-        """
-        program, best = self.program, self.best
-        allowed = torch.maximum(tol * self.objective, self.objective - self.low)
-        pending = program.eps[:, 0] > 0
-        for margin in MARGINS:
-            if not pending.any():
-                break
-            support = self.dual.abs() > 1 - margin
-            x = best * support
-            for _ in range(3):
-                x = x + self._explained(program.excess(x, 1 - 1e-3), support)
-            sparse = program.feasible(x) & pending
-            sparse &= x.abs().sum((1, 2)) - self.low <= allowed
-            best = torch.where(sparse[:, None, None], x, best)
-            pending = pending & ~sparse
-        return best, self.low
-
-    def _explained(self, rest: Tensor, support: Tensor) -> Tensor:
-        """Return effects on the support that take `rest` on, by a few conjugate gradients."""
-        program = self.program
-        weight, slack = self.weight[:, :2] * support, self.weight[:, 2]
-        u = torch.zeros_like(rest)
-        toward = ahead = self.basis.apply(self.inverse, rest)
-        size = (rest * ahead).sum(-1, keepdim=True)
-        tiny = torch.finfo(rest.dtype).tiny
-        for _ in range(ROUND):
-            product = program.outputs(weight * program.adjoint(toward)) + slack * toward
-            length = size / (product * toward).sum(-1, keepdim=True).clamp(min=tiny)
-            u, rest = u + length * toward, (rest - length * product) * program.rows
-            ahead = self.basis.apply(self.inverse, rest)
-            size, before = (rest * ahead).sum(-1, keepdim=True), size
-            toward = ahead + size / before.clamp(min=tiny) * toward
-        return weight * program.adjoint(u)
+        """Return the best effects, with those the dual keeps off the support set to zero."""
+        noisy = self.program.eps[:, 0] > 0
+        if noisy.any():
+            # Without noise, this system is too poor an approximation to stay exact.
+            part = self[noisy]
+            weight, slack = part.weight[:, :2], part.weight[:, 2]
+            solve = functools.partial(part.basis.apply, part.inverse)
+            self.best[noisy] = sparser(
+                part.program, part.best, part.low, part.dual.abs(), tol, weight, slack, solve
+            )
+        return self.best, self.low
 
 
 def _factor(total: Tensor) -> Tensor:

@@ -19,15 +19,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from symgen.polish import explained, sparser
 from symgen.program import Program
 from symgen.transforms import count_variables, zeta
 
-# An effect whose dual product stays this far from 1 is set to zero; the wider margin, which
-# keeps more effects, is tried where the narrower one loses feasibility or the certificate.
-MARGINS = (0.02, 0.2)
 # First value of every complementarity product, where max abs(w) = 1.
 START = 0.01
-CORRECTORS = 2
+CORRECTORS = 4
 TO_BOUNDARY = 0.995
 
 
@@ -65,6 +63,7 @@ class _Iterate:
     best: Tensor = None
     objective: Tensor = None
     low: Tensor = None
+    newton: "_Newton | None" = None
 
     def __post_init__(self) -> None:
         if self.primal is not None:
@@ -93,7 +92,9 @@ class _Iterate:
         """Take one predictor-corrector step and keep what it certifies."""
         program = self.program
         primal, dual, pairs = self.primal, self.dual, program.pairs
-        newton = _Newton(self)
+        # The old matrices go before the new ones come.
+        self.newton = None
+        newton = self.newton = _Newton(self)
         count = pairs.sum((1, 2))
         product = (primal * dual * pairs).sum((1, 2))
         move = newton.toward(torch.zeros_like(primal))
@@ -118,8 +119,9 @@ class _Iterate:
             reach = torch.where(better, longer, reach)
             move = move.mixed(other, better)
         x = newton.effects(move)
-        # Once more for what rounding left, then exactly.
-        x = x + newton.explain(program.excess(x))
+        # Again for what rounding left, then exactly.
+        rest = program.excess(x)
+        x = x + explained(program, rest, newton.weight, newton.slack, newton.solve)
         self._certify(program.repaired(x))
         to_primal, to_dual = (TO_BOUNDARY * reach).clamp(max=1.0)[:, :, None, None]
         self.primal = primal + to_primal * move.primal
@@ -138,28 +140,13 @@ class _Iterate:
         self.objective = torch.where(better, objective, self.objective)
 
     def polished(self, tol: float) -> tuple[Tensor, Tensor]:
-        """Return the best effects, with those the dual keeps off the support set to zero.
-
-        What the zeroed effects leave unexplained is given to the others by one more Newton
-        system, so that the result stays sparse. Where that loses the certificate (or
-        feasibility), the effects stay as they were.
-        """
-        program, best = self.program, self.best
-        allowed = torch.maximum(tol * self.objective, self.objective - self.low)
-        pending = torch.ones_like(self.low, dtype=torch.bool)
-        for margin in MARGINS:
-            support = (self.dual[:, :2] < margin) | (self.dual[:, 2:4] < margin)
-            newton = _Newton(self, support)
-            x = self.best * support
-            for _ in range(3):
-                x = x + newton.explain(program.excess(x))
-            sparse = program.feasible(x)
-            sparse &= x.abs().sum((1, 2)) - self.low <= allowed
-            best = torch.where((sparse & pending)[:, None, None], x, best)
-            pending = pending & ~sparse
-            if not pending.any():
-                break
-        return best, self.low
+        """Return the best effects, with those the dual keeps off the support set to zero."""
+        product = 1 - torch.minimum(self.dual[:, :2], self.dual[:, 2:4])
+        weight, slack = self.newton.weight, self.newton.slack
+        solve = self.newton.solve
+        return sparser(
+            self.program, self.best, self.low, product, tol, weight, slack, solve
+        ), self.low
 
 
 @dataclasses.dataclass
@@ -195,15 +182,20 @@ class _Move:
 class _Newton:
     """The Newton system at an iterate: factored once, solved for several right-hand sides."""
 
-    def __init__(self, at: _Iterate, support: Tensor | None = None):
+    def __init__(self, at: _Iterate):
         self.at, self.program = at, at.program
         pairs = at.program.pairs
         self.ratio = at.primal / at.dual
-        kept = at.program.columns if support is None else support & at.program.columns
-        self.weight = (self.ratio[:, :2] + self.ratio[:, 2:4]) * kept
+        self.weight = (self.ratio[:, :2] + self.ratio[:, 2:4]) * at.program.columns
         both = (at.dual[:, 4:] / at.primal[:, 4:]).sum(1)
         self.slack = torch.where(pairs[:, 4], 1 / both, 0.0)
-        self.solve = _cholesky(self.weight, self.slack)
+        self.solve = _Dense(self.weight, self.slack)
+
+    def __getitem__(self, kept: Tensor) -> "_Newton":
+        part = object.__new__(_Newton)
+        for name in ("ratio", "weight", "slack", "solve"):
+            setattr(part, name, getattr(self, name)[kept])
+        return part
 
     def toward(self, target: Tensor) -> _Move:
         """Return the step that makes every product equal to its target, to first order."""
@@ -230,47 +222,72 @@ class _Newton:
         parts = (self.at.primal + move.primal)[:, :4] * self.program.pairs[:, :4]
         return parts[:, :2] - parts[:, 2:]
 
-    def explain(self, residual: Tensor) -> Tensor:
-        """Return the change of effects, smallest in the system's weights, that adds `residual`."""
-        return self.weight * self.program.adjoint(self.solve(residual * self.program.rows))
+
+class _Dense:
+    """A solver of (A diag(weight) A' + diag(slack)) u = rest on the nonempty states."""
+
+    def __init__(self, weight: Tensor, slack: Tensor):
+        # On a CPU batched factorizations only copy more than one at a time.
+        group = len(weight) if weight.is_cuda else 1
+        parts = zip(weight.split(group), slack.split(group), strict=True)
+        self.group, self.factors = group, [_factor(_normal_matrix(w, s)) for w, s in parts]
+
+    def __call__(self, rest: Tensor) -> Tensor:
+        found = []
+        for part, factor in zip(rest.split(self.group), self.factors, strict=True):
+            half = torch.linalg.solve_triangular(factor.mT, part.unsqueeze(-1), upper=False)
+            found.append(torch.linalg.solve_triangular(factor, half, upper=True).squeeze(-1))
+        return torch.cat(found)
+
+    def __getitem__(self, kept: Tensor) -> "_Dense":
+        part = object.__new__(_Dense)
+        part.group = self.group
+        if self.group == 1:
+            part.factors = [self.factors[i] for i in kept.nonzero().flatten().tolist()]
+        else:
+            part.group, part.factors = int(kept.sum()), [self.factors[0][kept]]
+        return part
 
 
-def _cholesky(weight: Tensor, slack: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return a solver of (A diag(weight) A' + diag(slack)) u = rest for every sample."""
+def _normal_matrix(weight: Tensor, slack: Tensor) -> Tensor:
+    """Return A diag(weight) A' + diag(slack), with 1 for the empty state, by two gathers.
+
+    The gathers go over the low variables first and then copy whole blocks for the high ones,
+    which is much faster than taking single numbers.
+    """
     n = count_variables(weight)
-    states = torch.arange(1, 2**n, device=weight.device)
-    m = len(states)
-    meet = (states[:, None] & states).flatten()
-    join = (states[:, None] | states).flatten()
-    # On a CPU one matrix keeps all cores busy and batched calls only copy more.
-    group = len(weight) if weight.is_cuda else 1
-    factors = []
-    for part, extra in zip(weight.split(group), slack.split(group), strict=True):
-        below = zeta(part[:, 0])
-        above = zeta(part[:, 1]).flip(-1)
-        matrix = below.index_select(-1, meet).add_(above.index_select(-1, join)).view(-1, m, m)
-        matrix += (above[:, :1] - above[:, 1:]).unsqueeze(-1)
-        matrix -= above[:, 1:].unsqueeze(-2)
-        factors.append(_factor(matrix, extra[:, 1:]))
+    low = min(n, 7)
+    inner = torch.arange(2**low, device=weight.device)
+    outer = torch.arange(2 ** (n - low), device=weight.device)
 
-    def solve(rest: Tensor) -> Tensor:
-        parts = rest[:, 1:, None].split(group)
-        found = [torch.cholesky_solve(b, f) for b, f in zip(parts, factors, strict=True)]
-        return torch.nn.functional.pad(torch.cat(found).squeeze(-1), (1, 0))
+    def spread(values: Tensor, combine: Callable) -> Tensor:
+        table = values.view(len(values), len(outer), len(inner))
+        table = table.index_select(-1, combine(inner[:, None], inner).flatten())
+        return table.index_select(1, combine(outer[:, None], outer).flatten())
 
-    return solve
-
-
-def _factor(matrix: Tensor, slack: Tensor) -> Tensor:
+    above = zeta(weight[:, 1]).flip(-1)
+    blocks = spread(zeta(weight[:, 0]), torch.bitwise_and)
+    blocks += spread(above, torch.bitwise_or)
+    blocks = blocks.view(-1, len(outer), len(outer), len(inner), len(inner))
+    matrix = blocks.transpose(2, 3).reshape(-1, 2**n, 2**n)
+    matrix += (above[:, :1] - above).unsqueeze(-1)
+    matrix -= above.unsqueeze(-2)
+    matrix[:, :, 0] = matrix[:, 0, :] = 0
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
     diagonal += slack
+    diagonal[:, 0] = 1
+    return matrix
+
+
+def _factor(matrix: Tensor) -> Tensor:
+    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
     largest = diagonal.amax(-1, keepdim=True)
-    factor, failed = torch.linalg.cholesky_ex(matrix)
-    # Rounding can make the matrix indefinite, and too few kept effects make it singular: a
-    # small multiple of the identity, no larger than it must be, repairs both.
-    for strength in (1e-14, 1e-12, 1e-10, 1e-8):
-        if not failed.any():
-            break
+    factor, failed = torch.linalg.cholesky_ex(matrix, upper=True)
+    # Rounding can make the matrix indefinite, and vanishing weights make it singular: a small
+    # multiple of the identity, no larger than it must be, repairs both.
+    strength = 1e-15
+    while failed.any() and strength < 1:
         diagonal += strength * largest * (failed > 0)[:, None]
-        factor, failed = torch.linalg.cholesky_ex(matrix)
+        factor, failed = torch.linalg.cholesky_ex(matrix, upper=True)
+        strength *= 100
     return factor

@@ -71,7 +71,11 @@ class Program:
 
     def feasible(self, x: Tensor) -> Tensor:
         """Return whether nothing but rounding leaves the noise bound, shape (sample,)."""
-        return self.excess(x).abs().amax(-1) <= EXACT * (1e-3 + self.eps[:, 0])
+        return self.negligible(self.excess(x))
+
+    def negligible(self, rest: Tensor) -> Tensor:
+        """Return whether a part of the outputs is no larger than rounding, shape (sample,)."""
+        return rest.abs().amax(-1) <= EXACT * (1e-3 + self.eps[:, 0])
 
     def bound(self, mu: Tensor) -> Tensor:
         """Return the lower bound that mu proves, after scaling it into the feasible set."""

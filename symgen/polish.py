@@ -1,0 +1,83 @@
+"""Set to zero what the dual keeps off the support, and give what it explained to the rest."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from symgen.program import Program
+
+# An effect whose dual product stays this far from 1 is set to zero; the wider margin, which
+# keeps more effects, is tried where the narrower one loses feasibility or the certificate.
+MARGINS = (0.02, 0.2)
+# Repairs aim at a noise bound smaller by at most this share, so that they need not be exact.
+INSIDE = 1e-3
+ITERATIONS = 20
+
+
+def sparser(
+    program: Program,
+    best: Tensor,
+    low: Tensor,
+    product: Tensor,
+    tol: float,
+    weight: Tensor,
+    slack: Tensor,
+    solve: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Return feasible effects with zeros wherever that keeps the certificate.
+
+    Args:
+        program: scaled programs of the samples.
+        best: feasible effects (sample, 2, state), returned where zeros do not work.
+        low: their lower bounds (sample,).
+        product: absolute products A'mu, near 1 on the optimum's support.
+        tol: relative gap to keep.
+        weight, slack: of the system (A diag(weight) A' + diag(slack)) by which the remaining
+            effects share what the others explained.
+        solve: its solution, or an approximation to it.
+    """
+    objective = best.abs().sum((1, 2))
+    allowed = torch.maximum(tol * objective, objective - low)
+    found, pending = best.clone(), torch.ones_like(low, dtype=torch.bool)
+    for margin in MARGINS:
+        support = (product > 1 - margin) & program.columns
+        count = support.sum((1, 2))
+        # Without noise, fewer effects than states cannot explain everything.
+        pays = (program.eps[:, 0] > 0) | (count >= program.rows.sum())
+        if not (pending & pays & (count < program.columns.sum())).any():
+            continue
+        x = best * support
+        for _ in range(3):
+            rest = program.excess(x, 1 - min(INSIDE, tol))
+            x = x + explained(program, rest, weight * support, slack, solve)
+            if program.feasible(x).all():
+                break
+        sparse = program.feasible(x) & (x.abs().sum((1, 2)) - low <= allowed) & pending
+        found = torch.where(sparse[:, None, None], x, found)
+        pending = pending & ~sparse
+    return found
+
+
+def explained(
+    program: Program,
+    rest: Tensor,
+    weight: Tensor,
+    slack: Tensor,
+    solve: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Return effects that take `rest` on, by conjugate gradients with `solve` before them."""
+    tiny = torch.finfo(rest.dtype).tiny
+    u = torch.zeros_like(rest)
+    toward = ahead = solve(rest)
+    size = (rest * ahead).sum(-1, keepdim=True)
+    for _ in range(ITERATIONS):
+        image = (program.outputs(weight * program.adjoint(toward)) + slack * toward) * program.rows
+        length = size / (image * toward).sum(-1, keepdim=True).clamp(min=tiny)
+        u, rest = u + length * toward, rest - length * image
+        ahead = solve(rest)
+        size, before = (rest * ahead).sum(-1, keepdim=True), size
+        toward = ahead + size / before.clamp(min=tiny) * toward
+        if program.negligible(rest).all():
+            break
+    return weight * program.adjoint(u)
