@@ -33,6 +33,7 @@ EXTRACTION_CODE = (
     "transforms",
     "sparsify",
     "program",
+    "polish",
     "interior_point",
     "first_order",
     "symmetric",

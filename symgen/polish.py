@@ -42,17 +42,12 @@ def sparser(
     found, pending = best.clone(), torch.ones_like(low, dtype=torch.bool)
     for margin in MARGINS:
         support = (product > 1 - margin) & program.columns
-        count = support.sum((1, 2))
-        # Without noise, fewer effects than states cannot explain everything.
-        pays = (program.eps[:, 0] > 0) | (count >= program.rows.sum())
-        if not (pending & pays & (count < program.columns.sum())).any():
+        if not (pending & (support.sum((1, 2)) < program.columns.sum())).any():
             continue
         x = best * support
         for _ in range(3):
             rest = program.excess(x, 1 - min(INSIDE, tol))
             x = x + explained(program, rest, weight * support, slack, solve)
-            if program.feasible(x).all():
-                break
         sparse = program.feasible(x) & (x.abs().sum((1, 2)) - low <= allowed) & pending
         found = torch.where(sparse[:, None, None], x, found)
         pending = pending & ~sparse
@@ -72,12 +67,14 @@ def explained(
     toward = ahead = solve(rest)
     size = (rest * ahead).sum(-1, keepdim=True)
     for _ in range(ITERATIONS):
+        # A sample that is done must not move with others that are not.
+        toward = toward * ~program.negligible(rest)[:, None]
+        if not toward.any():
+            break
         image = (program.outputs(weight * program.adjoint(toward)) + slack * toward) * program.rows
         length = size / (image * toward).sum(-1, keepdim=True).clamp(min=tiny)
         u, rest = u + length * toward, rest - length * image
         ahead = solve(rest)
         size, before = (rest * ahead).sum(-1, keepdim=True), size
         toward = ahead + size / before.clamp(min=tiny) * toward
-        if program.negligible(rest).all():
-            break
     return weight * program.adjoint(u)
