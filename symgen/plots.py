@@ -477,7 +477,7 @@ def slider(figures: Mapping[str, Figure | Axes], label: str = "") -> Any:
     for item in figures.values():
         figure = item.figure if isinstance(item, Axes) else item
         text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
+        figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
         plt.close(figure)
         svg = text.getvalue()
         pages.append(widgets.HTML(svg[svg.index("<svg") :]))
