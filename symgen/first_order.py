@@ -33,7 +33,7 @@ from symgen.transforms import interaction_order
 RELAXATION = 1.6
 ROUND = 20
 MEMORY = 5
-# First sum of all products where max abs(w) = 1, its factor from one step to the
+# First sum of all products where max(w) - min(w) = 1, its factor from one step to the
 # next, and the share of tol that it ends at.
 START = 6.0
 DECREASE = 0.3
@@ -66,11 +66,11 @@ def minimize(program: Program, tol: float, max_iter: int) -> tuple[Tensor, Tenso
 def _root(z: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Return the y in (-1, 1) with a y + b y / (1 - y^2) = z, the middle root of a cubic."""
     size = z.abs() / a
-    third = (1 + b / a) / 3
-    radius = (third + (size / 3) ** 2).sqrt()
-    turn = size * (third - 1 + 2 * size**2 / 27) / 2
-    angle = torch.arccos((turn / radius**3).clamp(-1, 1))
-    y = size / 3 + 2 * radius * torch.cos((angle - 2 * torch.pi) / 3)
+    third, square = (1 + b / a) / 3, size**2
+    # The discriminant multiplied out, so that nothing cancels where the cubic has a small root.
+    apart = third**3 + square * (third**2 / 3 - (third - 1) ** 2 / 4) + square**2 / 27
+    angle = torch.atan2(apart.clamp(min=0).sqrt(), size * (third - 1 + 2 * square / 27) / 2)
+    y = size / 3 + 2 * (third + square / 9).sqrt() * torch.cos((angle - 2 * torch.pi) / 3)
     return torch.copysign(y.clamp(0, 1), z)
 
 
@@ -184,7 +184,7 @@ class _Path:
         scaled = (change / root).flatten(2)
         gram = scaled @ scaled.mT
         trace = gram.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
-        gram += (1e-10 * trace + torch.finfo(gram.dtype).tiny) * torch.eye(MEMORY).to(gram)
+        gram += (1e-6 * trace + torch.finfo(gram.dtype).tiny) * torch.eye(MEMORY).to(gram)
         share = torch.linalg.solve(gram, scaled @ (last[:, None] / root).flatten(2).mT)
         back = (share[..., None] * (points.diff(dim=1) + RELAXATION * change)).sum(1)
         return points[:, -1] + RELAXATION * last - back

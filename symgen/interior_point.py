@@ -23,7 +23,7 @@ from symgen.polish import explained, sparser
 from symgen.program import Program
 from symgen.transforms import count_variables, zeta
 
-# First value of every complementarity product, where max abs(w) = 1.
+# First value of every complementarity product, where max(w) - min(w) = 1.
 START = 0.01
 CORRECTORS = 4
 TO_BOUNDARY = 0.995

@@ -42,13 +42,14 @@ def sparser(
     found, pending = best.clone(), torch.ones_like(low, dtype=torch.bool)
     for margin in MARGINS:
         support = (product > 1 - margin) & program.columns
-        if not (pending & (support.sum((1, 2)) < program.columns.sum())).any():
+        tried = pending & (support.sum((1, 2)) < program.columns.sum())
+        if not tried.any():
             continue
         x = best * support
         for _ in range(3):
             rest = program.excess(x, 1 - min(INSIDE, tol))
             x = x + explained(program, rest, weight * support, slack, solve)
-        sparse = program.feasible(x) & (x.abs().sum((1, 2)) - low <= allowed) & pending
+        sparse = tried & program.feasible(x) & (x.abs().sum((1, 2)) - low <= allowed)
         found = torch.where(sparse[:, None, None], x, found)
         pending = pending & ~sparse
     return found

@@ -11,12 +11,12 @@ from symgen.transforms import (
     moebius,
 )
 
-# Tolerated excess over the noise bound, times (1e-3 + eps), where max abs(w) = 1.
+# Tolerated excess over the noise bound, times (1e-3 + eps), where max(w) - min(w) = 1.
 EXACT = 1e-7
 
 
 class Program:
-    """The linear programs of a batch, scaled to max abs(w) = 1.
+    """The linear programs of a batch, scaled to max(w) - min(w) = 1.
 
     Six products of a positive primal and a positive dual value go to zero together, for every
     state: the positive parts of AND and OR effects with 1 - A'mu, their negative parts with

@@ -35,8 +35,10 @@ DENSE_FIRST = 10
 DENSE_LAST = 12
 # What all parts of the batch that are worked on at the same time may hold, in bytes.
 MEMORY = 2**29
-# Samples that share the calls of one worker: beyond this nothing is gained.
-TOGETHER = 16
+# Samples that share the calls of one worker. Large factorizations gain nothing from company,
+# and alone, a sample's result cannot depend on others even by rounding.
+TOGETHER = 8
+ALONE = range(9, DENSE_FIRST + 1)
 
 
 class ConvergenceWarning(UserWarning):
@@ -143,17 +145,18 @@ def _solve(v: Tensor, eps: Tensor, tol: float, max_iter: int, bar: tqdm) -> tupl
     bound = v.new_zeros(len(v))
     threads = torch.get_num_threads()
     workers = 1 if v.is_cuda else max(1, min(threads, len(v)))
-    size = MEMORY // workers // work_bytes(count_variables(v))
+    n = count_variables(v)
+    size = max(1, MEMORY // workers // work_bytes(n))
     if not v.is_cuda:
-        size = min(size, TOGETHER, -(-len(v) // workers))
-    size = max(1, size)
+        size = 1 if n in ALONE else min(size, TOGETHER)
 
     @torch.no_grad()
     def run(part: slice) -> int:
         if not v.is_cuda:
             torch.set_num_threads(max(1, threads // workers))
         w = v[part] - v[part, :1]
-        scale = w.abs().amax(-1).clamp(min=torch.finfo(w.dtype).tiny)
+        # The range, unlike max abs(w), is the same for the complement dual -v[N - S].
+        scale = (w.amax(-1) - w.amin(-1)).clamp(min=torch.finfo(w.dtype).tiny)
         x, low = _minimize(Program(w / scale[:, None], eps[part] / scale), tol, max_iter)
         effects[part], bound[part] = x * scale[:, None, None], low * scale
         return len(w)
