@@ -184,7 +184,7 @@ class _Path:
         scaled = (change / root).flatten(2)
         gram = scaled @ scaled.mT
         trace = gram.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
-        gram += (1e-6 * trace + torch.finfo(gram.dtype).tiny) * torch.eye(MEMORY).to(gram)
+        gram += (1e-8 * trace + torch.finfo(gram.dtype).tiny) * torch.eye(MEMORY).to(gram)
         share = torch.linalg.solve(gram, scaled @ (last[:, None] / root).flatten(2).mT)
         back = (share[..., None] * (points.diff(dim=1) + RELAXATION * change)).sum(1)
         return points[:, -1] + RELAXATION * last - back
