@@ -207,7 +207,9 @@ class Interactions:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write to a safetensors file; nothing half-written is ever left behind."""
-        tensors = {f.name: getattr(self, f.name).cpu().contiguous() for f in dataclasses.fields(self)}
+        tensors = {
+            f.name: getattr(self, f.name).cpu().contiguous() for f in dataclasses.fields(self)
+        }
         with atomic(path) as temporary:
             save_file(tensors, temporary, metadata={"format": FORMAT, "n": json.dumps(self.n)})
 
@@ -235,7 +237,9 @@ class Interactions:
         with safe_open(path, framework="pt") as file:
             found = (file.metadata() or {}).get("format")
             if found != FORMAT:
-                raise ValueError(f"{path} holds {found!r}, not {FORMAT!r} as Interactions.save writes")
+                raise ValueError(
+                    f"{path} holds {found!r}, not {FORMAT!r} as Interactions.save writes"
+                )
             return cls(*(file.get_tensor(f.name) for f in dataclasses.fields(cls)))
 
 

@@ -19,6 +19,7 @@ unfinished is taken up by the former while its matrix fits, up to n = 12.
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -46,7 +47,7 @@ class ConvergenceWarning(UserWarning):
 
 
 def sparsify(
-    v: Float[Tensor, "*batch state"],
+    v: Float[Tensor | np.ndarray, "*batch state"],
     noise: float = 0.02,
     tol: float = 1e-3,
     max_iter: int = 100,
@@ -102,8 +103,8 @@ def sparsify(
             stacklevel=2,
         )
     return Interactions(
-        and_=effects[:, 0].reshape(*shape, -1),
-        or_=effects[:, 1].reshape(*shape, -1),
+        and_=effects[:, 0].reshape(*shape, 2**n),
+        or_=effects[:, 1].reshape(*shape, 2**n),
         bias=flat[:, 0].reshape(shape),
         objective=objective.reshape(shape),
         gap=gap.reshape(shape),
@@ -111,7 +112,7 @@ def sparsify(
     )
 
 
-def _checked(v: Tensor, noise: float, tol: float, max_iter: int) -> Tensor:
+def _checked(v: Tensor | np.ndarray, noise: float, tol: float, max_iter: int) -> Tensor:
     v = torch.as_tensor(v).detach().to(torch.float64)
     n = count_variables(v)
     if not 1 <= n <= MAX_VARIABLES:
