@@ -1,0 +1,241 @@
+"""Transfer, spectra, H, N, removal and phases, against their definitions by brute force."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import symgen
+from symgen.interactions import Interactions, concatenate
+
+SIZE = 16
+ORDER = symgen.interaction_order(4).tolist()
+
+
+def random_interactions(seed: int, samples: int = 3) -> Interactions:
+    generator = torch.Generator().manual_seed(seed)
+    effects = torch.randn(samples, 2, SIZE, generator=generator, dtype=torch.float64) ** 3
+    effects[..., 0] = 0
+    effects[:, 1, symgen.interaction_order(4) == 1] = 0
+    bias = torch.randn(samples, generator=generator, dtype=torch.float64)
+    size = effects.abs().sum((1, 2))
+    d = symgen.and_or_outputs(effects[:, 0], effects[:, 1])
+    return Interactions(
+        effects[:, 0], effects[:, 1], bias, size, torch.zeros_like(size), d[:, -1].abs()
+    )
+
+
+def each(inter: Interactions):
+    """Yield sample, type, index and effect of every entry."""
+    for s in range(len(inter)):
+        for kind in (0, 1):
+            for t in range(SIZE):
+                yield s, kind, t, float(inter.effects[s, kind, t])
+
+
+seeds = st.integers(0, 999)
+
+
+@given(a=seeds, b=seeds)
+def test_binary_transfer_needs_the_sign_and_the_baselines_saliency(a, b):
+    target, baseline = random_interactions(a), random_interactions(b + 1000)
+    g = torch.stack(symgen.transfer(target, baseline), -2)
+    largest = baseline.effects.abs().amax((1, 2))
+    for s, kind, t, effect in each(target):
+        other = float(baseline.effects[s, kind, t])
+        expected = abs(other) > 0.05 * float(largest[s]) and effect * other > 0
+        assert g[s, kind, t] == expected
+
+
+@given(a=seeds, b=seeds)
+def test_similarity_compares_what_the_output_span_leaves(a, b):
+    target, baseline = random_interactions(a), random_interactions(b + 1000)
+    g = torch.stack(symgen.transfer(target, baseline, metric="similarity"), -2)
+    ours, theirs = float(target.span.mean()), float(baseline.span.mean())
+    for s, kind, t, effect in each(target):
+        other = float(baseline.effects[s, kind, t])
+        pair = sorted((abs(effect) / ours, abs(other) / theirs))
+        expected = pair[0] / pair[1] if effect * other > 0 else 0.0
+        assert math.isclose(float(g[s, kind, t]), expected, abs_tol=1e-12)
+
+
+@given(seed=seeds)
+def test_any_of_several_baselines_is_enough(seed):
+    target = random_interactions(seed)
+    baselines = [random_interactions(seed + k) for k in (1000, 2000)]
+    both = torch.stack(symgen.transfer(target, baselines))
+    single = [torch.stack(symgen.transfer(target, b)) for b in baselines]
+    assert torch.equal(both, torch.maximum(*single))
+    assert (both.sum() >= single[0].sum()) and bool((both <= 1).all())
+
+
+@given(a=seeds, b=seeds)
+def test_spectra_and_power_are_sums_over_salient_interactions(a, b):
+    target, baseline = random_interactions(a), random_interactions(b + 1000)
+    g = symgen.transfer(target, baseline)
+    share, salient = torch.stack(g, -2), torch.stack(target.salient(), -2)
+    total, kept = torch.zeros(2, 3, 2, 5, dtype=torch.float64)
+    for s, kind, t, effect in each(target):
+        if salient[s, kind, t]:
+            total[s, int(effect < 0), ORDER[t]] += effect
+            kept[s, int(effect < 0), ORDER[t]] += effect * float(share[s, kind, t])
+    assert torch.allclose(symgen.order_spectrum(target), total)
+    assert torch.allclose(symgen.order_spectrum(target, g), kept)
+    power = kept.abs().sum((1, 2)) / total.abs().sum((1, 2))
+    assert torch.allclose(symgen.generalization_power(target, g), power)
+    low = kept[..., 1:3].abs().sum((1, 2)) / total[..., 1:3].abs().sum((1, 2))
+    found = symgen.generalization_power(target, g, symgen.LOW_ORDERS)
+    assert torch.allclose(found, low, equal_nan=True)
+    assert bool(symgen.generalization_power(target, g, symgen.HIGH_ORDERS).isnan().all())
+
+
+@given(seed=seeds, mass=st.sampled_from([0.5, 0.8, 1.0]))
+def test_the_count_is_the_smallest_set_that_holds_the_mass(seed, mass):
+    inter = random_interactions(seed)
+    for s, found in enumerate(symgen.interaction_count(inter, mass).tolist()):
+        expected = 0
+        for kind in (0, 1):
+            sizes = sorted(inter.effects[s, kind].abs().tolist(), reverse=True)
+            held = 0.0
+            for size in sizes:
+                if held >= mass * sum(sizes) * (1 - 1e-12):
+                    break
+                held, expected = held + size, expected + 1
+        assert found == expected
+
+
+@given(a=seeds, b=seeds)
+def test_removal_takes_out_what_equation_11_names(a, b):
+    target = random_interactions(a)
+    g = symgen.transfer(target, random_interactions(b + 1000))
+    salient, share = torch.stack(target.salient(), -2), torch.stack(g, -2)
+    full = target.predict()[:, -1]
+    generalizable = (target.effects * salient * share).sum((1, 2))
+    small = (target.effects * ~salient).sum((1, 2))
+    removed = symgen.remove(full, target, g)
+    assert torch.allclose(removed, generalizable + small + target.bias)
+    loss = symgen.cross_entropy(removed)
+    assert torch.allclose(loss, -torch.log(torch.sigmoid(removed)))
+
+
+def test_chance_is_low_for_unrelated_labels_and_exact_for_symmetric_networks():
+    target = random_interactions(0)
+    own = symgen.generalization_power(target, symgen.transfer(target, target))
+    assert bool((own == 1).all())
+    chance = symgen.chance_level(target, target, draws=30)
+    assert bool((chance < 1).all()) and bool((chance > 0).all())
+    symmetric = Interactions(
+        *(x[:1] for x in (symgen.interaction_order(4).double().expand(3, -1),) * 2),
+        *(torch.ones(1, dtype=torch.float64),) * 4,
+    )
+    assert torch.allclose(symgen.chance_level(symmetric, symmetric), torch.ones(1).double())
+
+
+def test_jaccard_by_hand():
+    b = torch.tensor([[0.0, 2.0], [0.0, -1.0]])
+    c = torch.tensor([[0.0, 1.0], [-1.0, -3.0]])
+    assert float(symgen.jaccard(b, c)) == pytest.approx((1 + 1) / (2 + 1 + 3))
+    assert float(symgen.jaccard(b, b)) == 1
+    assert float(symgen.jaccard(b * 0, b * 0)) == 1
+
+
+def test_intervals_hold_the_mean_and_say_when_there_is_none():
+    values = torch.tensor([0.1, 0.4, torch.nan, 0.7], dtype=torch.float64)
+    found = symgen.interval(values)
+    assert found.mean == pytest.approx(0.4) and found.low < 0.4 < found.high
+    assert f"{symgen.interval(values[2:3])}" == "not defined"
+    assert f"{symgen.interval(values[:1])}" == "0.10"
+
+
+def test_saliency_in_all_modes():
+    inter = random_interactions(3)
+    size, largest = inter.effects.abs(), inter.effects.abs().amax((1, 2))
+    for arguments, tau in [
+        ({}, 0.05 * largest),
+        ({"tau": 0.1, "relative_to": "max"}, 0.1 * largest),
+        ({"tau": 0.5}, torch.full((3,), 0.5)),
+        ({"tau": 0.02, "relative_to": "span"}, 0.02 * inter.span.mean().expand(3)),
+    ]:
+        assert torch.equal(torch.stack(inter.salient(**arguments), 1), size > tau[:, None, None])
+    top = torch.stack(inter.salient(top=4), 1)
+    assert top.sum((1, 2)).tolist() == [4, 4, 4]
+    assert bool((size[top].reshape(3, 4).amin(1) >= (size * ~top).amax((1, 2))).all())
+    for wrong in ({"tau": -1.0}, {"tau": 0.1, "top": 3}, {"relative_to": "mean"}):
+        with pytest.raises(ValueError, match="tau|relative_to"):
+            inter.salient(**wrong)
+
+
+def test_saved_interactions_come_back(tmp_path):
+    inter = concatenate([random_interactions(1), random_interactions(2)])
+    inter.save(tmp_path / "found.safetensors")
+    back = Interactions.load(tmp_path / "found.safetensors")
+    assert torch.equal(back.effects, inter.effects) and torch.equal(back.gap, inter.gap)
+    assert not list(tmp_path.glob(".*"))
+    symgen_file = tmp_path / "other.safetensors"
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.zeros(1)}, symgen_file)
+    with pytest.raises(ValueError, match="not 'symgen.interactions.1'"):
+        Interactions.load(symgen_file)
+
+
+def test_the_table_lists_every_interaction_once():
+    inter = random_interactions(4, samples=2)
+    table = inter.to_frame(["a", "b", "c", "d"])
+    assert len(table) == int((inter.effects != 0).sum())
+    first = table.iloc[0]
+    assert first["members"] == ", ".join("abcd"[i] for i in inter.members(int(first["index"])))
+    kind = ["and", "or"].index(first["type"])
+    assert first["effect"] == inter.effects[0, kind, first["index"]]
+    assert table.groupby("sample")["effect"].apply(lambda e: e.abs().is_monotonic_decreasing).all()
+
+
+def test_shapiq_agrees_on_and():
+    shapiq = pytest.importorskip("shapiq")
+    from shapiq.game_theory import ExactComputer
+
+    v = random_interactions(5, 1).predict()[0].numpy()
+
+    def game(coalitions):
+        index = [sum(1 << i for i in range(4) if row[i]) for row in coalitions]
+        return v[index]
+
+    computed = ExactComputer(game, n_players=4)("Moebius", 4)
+    ours = Interactions.from_moebius(torch.from_numpy(v)).to_shapiq("and")
+    assert isinstance(ours, shapiq.InteractionValues)
+    for t in range(1, SIZE):
+        members = tuple(i for i in range(4) if t >> i & 1)
+        assert computed[members] == pytest.approx(ours[members], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("power", "gained", "lost", "expected"),
+    [
+        ([0.2, 0.6, 0.5, 0.4], [1, 3, 5, 5], [4, 2, 3, 6], (1, 3)),
+        ([0.2, 0.6, 0.5, 0.4], [1, 3, 5, 9], [4, 2, 3, 4], (1, None)),
+        ([0.6, 0.5, 0.4, 0.3], [1, 3, 5, 5], [4, 2, 3, 6], (None, None)),
+        ([0.1, 0.2, 0.3, 0.4], [1, 3, 5, 5], [4, 2, 3, 6], (None, None)),
+    ],
+)
+def test_no_phase_boundary_is_forced(power, gained, lost, expected):
+    found = symgen.phases([0, 1, 2, 3], power, gained, lost)
+    assert (found.t1, found.t2) == expected
+    assert found.reason
+    if expected == (1, 3):
+        assert [found.of(step) for step in range(4)] == [1, 1, 2, 2]
+
+
+def test_errors_say_what_was_given():
+    target = random_interactions(0)
+    with pytest.raises(ValueError, match=r"target's shape \(3, 16\)"):
+        symgen.transfer(target, target[:2])
+    with pytest.raises(ValueError, match="at least one baseline"):
+        symgen.transfer(target, [])
+    with pytest.raises(ValueError, match="'binary' or 'similarity', got 'cosine'"):
+        symgen.transfer(target, target, metric="cosine")
+    with pytest.raises(ValueError, match=r"mass must be in \(0, 1\], got 2"):
+        symgen.interaction_count(target, 2)
+    with pytest.raises(ValueError, match="got lengths 2, 1, 2, 2"):
+        symgen.phases([0, 1], [0.1], [1, 1], [1, 1])
