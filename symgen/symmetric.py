@@ -100,7 +100,12 @@ class SymmetricBasis:
         for kind, (copies, length) in enumerate(kinds):
             k = length - 1
             ones = [math.sqrt(math.comb(k, m)) if kind == 0 else 0.0 for m in range(length)]
-            yield copies, length, slice(start, start + copies * length), torch.tensor(ones).double()
+            yield (
+                copies,
+                length,
+                slice(start, start + copies * length),
+                torch.tensor(ones, dtype=torch.float64),
+            )
             start += copies * length
 
     @staticmethod
