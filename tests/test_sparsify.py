@@ -1,211 +1,467 @@
-"""The sparsest split: certified, exact, unique, and the planted logic comes back."""
+"""The sparsest split: optimal, certified, and the same however it is asked for."""
 
-import warnings
+import itertools
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from outputs import logical_outputs, network_outputs, planted
 from scipy.optimize import linprog
 
 import symgen
-from symgen.transforms import interaction_order
+from symgen import first_order, interior_point
+from symgen.program import Program
+from symgen.symmetric import SymmetricBasis
+from symgen.transforms import and_or_adjoint, and_or_outputs, interaction_order
+
+# Without noise, where optima are many, rounding can still decide which effects are set to zero.
+tie = pytest.mark.xfail(reason="ties at zero noise are not yet broken alike", strict=False)
 
 
-def planted(n: int, terms: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return effects (2, 2**n) with a few terms in -1..1 away from 0, and their outputs."""
+@pytest.fixture(autouse=True)
+def one_thread():
+    """What `sparsify` does for its parts, for direct calls of what is below it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+few = settings(max_examples=15)
+seeds = st.integers(0, 10**6)
+
+
+def noise_values(n: int, seed: int, samples: int = 1) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    effects = torch.zeros(2, 2**n, dtype=torch.float64)
+    return torch.randn(samples, 2**n, generator=generator, dtype=torch.float64)
+
+
+def matrix(n: int) -> np.ndarray:
+    """A: what every AND and OR effect gives to every nonempty state, by definition."""
+    one = torch.eye(2**n, dtype=torch.float64)
+    none = torch.zeros(2**n, dtype=torch.float64)
     order = interaction_order(n)
-    for kind in (0, 1):
-        choices = (order > kind).nonzero().squeeze(1)
-        chosen = choices[torch.randperm(len(choices), generator=generator)[:terms]]
-        size = 0.4 + 0.6 * torch.rand(len(chosen), generator=generator, dtype=torch.float64)
-        sign = torch.randint(0, 2, (len(chosen),), generator=generator) * 2 - 1
-        effects[kind, chosen] = size * sign
-    return effects, symgen.and_or_outputs(effects[0], effects[1])
+    and_ = [logical_outputs(e, none) for e in one[order > 0]]
+    or_ = [logical_outputs(none, e) for e in one[order > 1]]
+    return torch.stack(and_ + or_, 1)[1:].numpy()
 
 
-def outputs(n: int, seed: int, samples: int = 1) -> torch.Tensor:
-    """Return outputs like those of networks: mostly low orders, a little of everything."""
-    generator = torch.Generator().manual_seed(seed)
-    shape = (samples, 2, 2**n)
-    effects = torch.randn(shape, generator=generator, dtype=torch.float64)
-    effects = effects * 0.3 ** interaction_order(n)
-    return symgen.and_or_outputs(effects[:, 0], effects[:, 1])
+def highs(v: torch.Tensor, kappa: float, method: str = "highs"):
+    """SciPy's solution of the linear program with x = p - q."""
+    n = v.shape[-1].bit_length() - 1
+    a, w = matrix(n), (v[1:] - v[0]).numpy()
+    eps = kappa * abs(float(v[-1] - v[0]))
+    both = np.hstack([a, -a])
+    cost = np.ones(both.shape[1])
+    if eps == 0:
+        return linprog(cost, A_eq=both, b_eq=w, method=method)
+    return linprog(
+        cost, A_ub=np.vstack([both, -both]), b_ub=np.concatenate([w + eps, eps - w]), method=method
+    )
 
 
-def optimum(v: torch.Tensor, noise: float, method: str = "highs") -> tuple[float, np.ndarray]:
-    """Return the linear program's optimum by HiGHS, and one vertex that attains it."""
-    n = len(v).bit_length() - 1
-    unit = torch.eye(2**n, dtype=torch.float64)
-    zero = torch.zeros_like(unit)
-    and_ = symgen.and_or_outputs(unit, zero).T[1:, 1:]
-    or_ = symgen.and_or_outputs(zero, unit).T[1:, interaction_order(n) > 1]
-    a = torch.cat([and_, or_], 1).numpy()
-    a = np.hstack([a, -a])
-    w = (v[1:] - v[0]).numpy()
-    eps = noise * abs(w[-1])
-    cost = np.ones(a.shape[1])
-    found = linprog(cost, np.vstack([a, -a]), np.concatenate([w + eps, eps - w]), method=method)
-    half = len(found.x) // 2
-    return found.fun, found.x[:half] - found.x[half:]
+def check(v: torch.Tensor, inter: symgen.Interactions, kappa: float) -> None:
+    """What every result owes: the contract of the design."""
+    eps = kappa * (v[..., -1:] - v[..., :1]).abs()
+    miss = (inter.predict() - v).abs()
+    scale = (v - v[..., :1]).abs().amax(-1, keepdim=True)
+    assert (miss <= eps * (1 + 1e-6) + 1e-9 * scale).all()
+    assert torch.equal(inter.predict()[..., 0], v[..., 0])
+    assert (inter.effects[..., 0] == 0).all()
+    assert (inter.or_[..., inter.order == 1] == 0).all()
+    torch.testing.assert_close(inter.objective, inter.effects.abs().sum((-2, -1)))
 
 
-@settings(max_examples=8)
-@given(n=st.integers(1, 8), noise=st.sampled_from([0.0, 0.02, 0.05]), seed=st.integers(0, 99))
-def test_bound_optimum_and_objective_are_in_order(n, noise, seed):
-    v = outputs(n, seed)[0]
-    found = symgen.sparsify(v, noise=noise, tol=1e-3)
-    best, _ = optimum(v, noise)
-    bound = found.objective * (1 - found.gap)
-    assert found.gap <= 1e-3
-    assert bound <= best * (1 + 1e-7) + 1e-9
-    assert best <= found.objective * (1 + 1e-7) + 1e-9
-    assert torch.isclose(found.objective, found.effects.abs().sum(), rtol=1e-12)
+def distance(a: symgen.Interactions, b: symgen.Interactions) -> float:
+    """Largest sum of differences over the sum of effects of a sample."""
+    size = a.objective.clamp(min=torch.finfo(a.objective.dtype).tiny)
+    return float(((a.effects - b.effects).abs().sum((-2, -1)) / size).max())
 
 
-@settings(max_examples=10)
-@given(n=st.integers(1, 9), noise=st.sampled_from([0.0, 0.02, 0.5]), seed=st.integers(0, 99))
-def test_the_model_matches_every_state(n, noise, seed):
-    v = outputs(n, seed, 2)
-    found = symgen.sparsify(v, noise=noise, tol=1e-2)
-    error = (found.predict() - v).abs().amax(-1)
-    eps = noise * (v[:, -1] - v[:, 0]).abs()
-    assert bool((error <= eps * (1 + 1e-6) + 1e-9 * v.abs().amax()).all())
-    assert torch.equal(found.predict()[:, 0], found.bias)
-    assert bool((found.effects[..., 0] == 0).all())
-    assert bool((found.or_[:, interaction_order(n) == 1] == 0).all())
+# Optimal
 
 
-@settings(max_examples=8)
-@given(n=st.integers(5, 8), seed=st.integers(0, 99))
-def test_planted_logic_comes_back(n, seed):
-    effects, v = planted(n, 2, seed)
-    found = symgen.sparsify(v, noise=0.0, tol=1e-6)
-    if torch.isclose(found.objective, effects.abs().sum(), rtol=1e-5):
-        # Where the planted terms are the sparsest there is, and alone in that.
-        best, vertex = optimum(v, 0.0)
-        assert abs(best - float(effects.abs().sum())) < 1e-6
-    assert found.objective <= effects.abs().sum() * (1 + 1e-5)
+@pytest.mark.parametrize("kappa", [0.0, 0.02])
+@pytest.mark.parametrize("n", [1, 2, 4, 6])
+def test_bound_optimum_objective(n, kappa):
+    v = torch.cat([noise_values(n, n, 2), network_outputs(max(n, 2), 2)[:, : 2**n]])
+    inter = symgen.sparsify(v, noise=kappa)
+    check(v, inter, kappa)
+    bound = inter.objective * (1 - inter.gap)
+    for i in range(len(v)):
+        optimum = highs(v[i], kappa).fun
+        assert bound[i] <= optimum * (1 + 1e-9) + 1e-12
+        assert optimum <= inter.objective[i] * (1 + 1e-7) + 1e-12
+        assert inter.objective[i] <= optimum / (1 - 1e-3) + 1e-12
 
 
-def five_rules(n: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
-    effects = torch.zeros(2, 2**n, dtype=torch.float64)
-    effects[0, 0b11], effects[0, 0b11100], effects[0, 0b10000000] = 2.0, -1.5, 0.5
-    effects[1, 0b1100000], effects[1, 0b101010] = 1.0, -0.8
-    return effects, symgen.and_or_outputs(effects[0], effects[1]) - 0.5
+@pytest.mark.parametrize("kappa", [0.0, 0.02])
+def test_bound_optimum_objective_of_a_network_at_eight_variables(kappa):
+    v = network_outputs(8, 1)
+    optimum = highs(v[0], kappa, "highs-ipm").fun
+    inter = symgen.sparsify(v, noise=kappa, tol=1e-5)
+    assert optimum == pytest.approx(float(inter.objective), rel=1e-5)
+    assert float(inter.objective * (1 - inter.gap)) <= optimum * (1 + 1e-8)
 
 
-def test_five_rules_come_back_exactly():
-    effects, v = five_rules()
-    found = symgen.sparsify(v, noise=0.0, tol=1e-6)
-    assert torch.equal(found.effects.abs() > 1e-9, effects != 0)
-    assert torch.allclose(found.effects, effects, atol=1e-9)
+@few
+@given(seed=seeds, kappa=st.sampled_from([0.0, 0.001, 0.02, 0.5]))
+def test_any_dual_point_proves_a_bound(seed, kappa):
+    v = noise_values(4, seed)
+    w = v - v[:, :1]
+    program = Program(w, kappa * w[:, -1].abs())
+    objective = symgen.sparsify(v, noise=kappa, tol=1e-6).objective
+    for size in (0.01, 1.0, 100.0):
+        mu = size * noise_values(4, seed + 1)
+        assert (program.bound(mu) <= objective * (1 + 1e-7)).all()
 
 
-def test_noise_below_its_bound_leaves_sets_and_signs():
-    effects, v = five_rules()
-    generator = torch.Generator().manual_seed(0)
-    eps = 0.05 * (v[-1] - v[0]).abs()
-    disturbance = (2 * torch.rand(v.shape, generator=generator, dtype=v.dtype) - 1) * eps * 0.5
-    found = symgen.sparsify(v + disturbance, noise=0.05)
-    salient = torch.stack(found.salient())
-    assert torch.equal(salient, effects != 0)
-    assert torch.equal(found.effects[salient].sign(), effects[salient].sign())
-    assert (found.effects - effects).abs().max() < 6 * eps
+@pytest.mark.parametrize("kappa", [0.0, 0.02, 0.05, 0.5])
+def test_both_methods_agree(kappa):
+    v = network_outputs(8, 4)
+    w = v - v[:, :1]
+    scale = w.amax(-1) - w.amin(-1)
+    program = Program(w / scale[:, None], kappa * w[:, -1].abs() / scale)
+    exact, low = interior_point.minimize(program, 1e-6, 60)
+    for tol in (1e-2, 1e-3, 1e-4):
+        x, bound = first_order.minimize(program, tol, 200)
+        objective, optimum = x.abs().sum((1, 2)), exact.abs().sum((1, 2))
+        assert ((objective - bound) / objective <= tol).all()
+        assert (bound <= optimum).all()
+        assert (low <= objective).all()
+        assert (program.excess(x).abs() <= 1e-9).all()
+        # The same point of the optimal face too, as near as a first-order method comes.
+        assert ((x - exact).abs().sum((1, 2)) / optimum).mean() < 0.12
 
 
-@settings(max_examples=6)
-@given(noise=st.sampled_from([0.0, 0.02]), seed=st.integers(0, 99))
-def test_renumbering_variables_renumbers_interactions(noise, seed):
-    n = 6
-    v = outputs(n, seed)[0]
-    labels = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
-    states = torch.arange(2**n)
-    source = sum(((states >> label) & 1) << i for i, label in enumerate(labels))
-    ours = symgen.sparsify(v, noise=noise).relabelled(labels)
-    theirs = symgen.sparsify(v[source], noise=noise)
-    assert torch.allclose(ours.effects, theirs.effects, atol=1e-6 * float(v.abs().max()))
+@pytest.mark.parametrize("kappa", [0.0, 0.02])
+def test_more_variables_than_the_dense_method_takes(kappa):
+    v = network_outputs(11, 1)
+    inter = symgen.sparsify(v, noise=kappa, tol=1e-2)
+    check(v, inter, kappa)
+    assert inter.gap.max() <= 1e-2
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.02])
-def test_a_sample_does_not_depend_on_its_batch(noise):
-    v = outputs(7, 3, 5)
-    v[2] = 1.5  # nothing to explain
-    v[3, -1] = v[3, 0]  # no noise allowed
-    together = symgen.sparsify(v, noise=noise)
-    for i in range(5):
-        alone = symgen.sparsify(v[i], noise=noise)
-        assert torch.allclose(together.effects[i], alone.effects, atol=1e-9)
-    assert together.objective[2] == 0 and together.gap[2] == 0
-    assert (together.predict()[3] - v[3]).abs().max() <= 1e-9 * v.abs().max()
+@pytest.mark.parametrize("tol", [1e-1, 1e-2, 1e-4, 1e-6])
+@pytest.mark.parametrize("kappa", [0.0, 0.02, 0.05, 0.5])
+def test_the_gap_asked_for_is_met(kappa, tol):
+    v = network_outputs(7, 3)
+    inter = symgen.sparsify(v, noise=kappa, tol=tol)
+    check(v, inter, kappa)
+    assert inter.gap.max() <= tol
 
 
-@pytest.mark.parametrize("factor", [1e-8, -1.0, 1e8])
-def test_scaling_the_output_scales_the_effects(factor):
-    v = outputs(6, 1)[0]
-    ours = symgen.sparsify(factor * v).effects / factor
-    assert torch.allclose(ours, symgen.sparsify(v).effects, atol=1e-6)
+# Planted logic
 
 
-def test_complements_swap_and_and_or():
-    v = outputs(6, 5)[0]
-    many = interaction_order(6) > 1
-    ours = symgen.sparsify(v, noise=0.0, tol=1e-6)
-    theirs = symgen.sparsify(-v.flip(-1), noise=0.0, tol=1e-6)
-    assert torch.isclose(ours.objective, theirs.objective, rtol=1e-5)
-    assert torch.allclose(ours.and_[many], theirs.or_[many], atol=1e-3)
+@pytest.mark.parametrize("n", [4, 6, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_planted_logic_comes_back_from_noise(n, seed):
+    and_, or_, v = planted(n, 2, seed)
+    span = (v[-1] - v[0]).abs()
+    # Noise below the bound, away from v[0] and v[N], which set the bound itself.
+    dirt = 0.01 * span * (2 * torch.rand(2**n, generator=torch.Generator().manual_seed(seed)) - 1)
+    dirt[0] = dirt[-1] = 0
+    inter = symgen.sparsify(v + dirt, noise=0.02, tol=1e-4)
+    truth = torch.stack([and_, or_])
+    # No sparser model explains this v: the planted one is feasible.
+    assert inter.objective <= truth.abs().sum() * (1 + 1e-3)
+    if recoverable(v, n):
+        strong = truth != 0
+        found = inter.effects.abs() > 0.2
+        assert torch.equal(found, strong)
+        assert torch.equal(inter.effects.sign()[strong], truth.sign()[strong])
+        torch.testing.assert_close(
+            inter.effects[strong], truth[strong], rtol=0, atol=float(4 * 0.03 * span + 0.05)
+        )
 
 
-def test_a_tie_is_broken_without_favour():
-    # "At least two of three": renaming variables changes nothing.
-    v = torch.tensor([0.0, 0, 0, 1, 0, 1, 1, 1])
-    found = symgen.sparsify(v, noise=0.0, tol=1e-6)
-    best, vertex = optimum(v.double(), 0.0, "highs-ds")
-    pairs = found.and_[[3, 5, 6]]
-    assert torch.allclose(pairs, pairs[0].expand(3), atol=1e-7)
-    assert abs(best - float(found.objective)) < 1e-5
+def recoverable(v: torch.Tensor, n: int) -> bool:
+    """Whether the planted effects are the sparsest exact model, and the only one."""
+    inter = symgen.sparsify(v, noise=0.0, tol=1e-6)
+    return bool(((inter.effects.abs() > 1e-3).sum() == 4).item())
 
 
-@pytest.mark.parametrize("n", [1, 2, 13])
-def test_small_and_large_numbers_of_variables(n):
-    v = outputs(n, 2)[0]
-    found = symgen.sparsify(v, tol=1e-2)
-    assert found.gap <= 1e-2 and found.n == n
-    assert (found.predict() - v).abs().max() <= 0.02 * found.span * (1 + 1e-6) + 1e-12
+def test_most_planted_logic_is_recoverable():
+    assert sum(recoverable(planted(6, 2, seed)[2], 6) for seed in range(3)) >= 2
 
 
-def test_other_inputs():
-    v = outputs(5, 0, 2)
-    expected = symgen.sparsify(v).effects
-    assert torch.allclose(symgen.sparsify(v.numpy()).effects, expected)
-    assert torch.allclose(symgen.sparsify(v.float()).effects, expected, atol=1e-4)
-    assert symgen.sparsify(v.reshape(1, 2, -1)).and_.shape == (1, 2, 32)
-    assert len(symgen.sparsify(v[:0])) == 0
-    assert symgen.sparsify(v, noise=1e3).objective.sum() == 0
+def test_without_noise_planted_logic_comes_back_exactly_and_alone():
+    and_, or_ = torch.zeros(2, 64, dtype=torch.float64)
+    and_[0b000111], and_[0b110000], or_[0b011100] = 1.5, -0.7, 0.9
+    inter = symgen.sparsify(logical_outputs(and_, or_), noise=0.0)
+    torch.testing.assert_close(inter.and_, and_, rtol=0, atol=1e-8)
+    torch.testing.assert_close(inter.or_, or_, rtol=0, atol=1e-8)
+    assert int((inter.effects != 0).sum()) == 3
 
 
-def test_a_missed_gap_is_a_warning_with_the_gap():
-    with pytest.warns(symgen.ConvergenceWarning, match=r"did not reach the relative gap 1e-09"):
-        found = symgen.sparsify(outputs(6, 0), tol=1e-9, max_iter=1)
-    assert found.gap > 1e-9
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        symgen.sparsify(outputs(6, 0), tol=1e-2)
+def test_an_interaction_below_the_noise_is_left_out():
+    and_, or_ = torch.zeros(2, 16, dtype=torch.float64)
+    and_[0b0011], or_[0b1100], and_[0b0101] = 2.0, 1.0, 0.02
+    inter = symgen.sparsify(logical_outputs(and_, or_), noise=0.02)
+    assert inter.and_[0b0101].abs() < 0.01
+    assert inter.and_[0b0011] > 1.8
 
 
-def test_errors_say_what_was_given():
-    v = outputs(3, 0)
-    broken = v.clone()
-    broken[0, 5] = torch.nan
-    for bad, message in [
-        ((v[:, :6],), "no power of two"),
-        ((broken,), r"masked state 5 \(binary 101"),
-        ((torch.zeros(2**17),), "1 to 16 variables; v has 17"),
-        ((v, -0.1), "noise must be >= 0"),
-        ((v, 0.02, 0.0), "tol > 0"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            symgen.sparsify(*bad)
+# The same, however it is asked for
+
+
+@few
+@given(n=st.integers(1, 7), seed=seeds, kappa=st.sampled_from([0.0, 0.02, 0.3]))
+def test_universal_matching(n, seed, kappa):
+    v = noise_values(n, seed, 2)
+    check(v, symgen.sparsify(v, noise=kappa), kappa)
+
+
+@tie
+@few
+@given(n=st.integers(1, 7), seed=seeds)
+def test_complement_duality_without_noise(n, seed):
+    v = noise_values(n, seed)
+    inter = symgen.sparsify(v, noise=0.0, tol=1e-6)
+    dual = symgen.sparsify(-v.flip(-1), noise=0.0, tol=1e-6)
+    torch.testing.assert_close(dual.objective, inter.objective, rtol=1e-6, atol=0)
+    single = inter.order == 1
+    expected_and = torch.where(single, inter.and_, inter.or_)
+    expected_or = torch.where(single, torch.zeros_like(inter.or_), inter.and_)
+    size = float(inter.objective)
+    torch.testing.assert_close(dual.and_, expected_and, rtol=0, atol=1e-5 * size)
+    torch.testing.assert_close(dual.or_, expected_or, rtol=0, atol=1e-5 * size)
+
+
+def renumbered(v: torch.Tensor, labels: list[int]) -> torch.Tensor:
+    """v after variable i was renamed to labels[i]."""
+    states = torch.arange(v.shape[-1])
+    return v[..., sum((states >> label & 1) << i for i, label in enumerate(labels))]
+
+
+@pytest.mark.parametrize("kappa", [pytest.param(0.0, marks=tie), 0.02])
+@pytest.mark.parametrize("n", [3, 8])
+def test_renumbering_variables_renumbers_interactions(n, kappa):
+    v = network_outputs(n, 3)
+    inter = symgen.sparsify(v, noise=kappa)
+    generator = torch.Generator().manual_seed(n)
+    labels = torch.randperm(n, generator=generator).tolist()
+    other = symgen.sparsify(renumbered(v, labels), noise=kappa)
+    assert distance(inter.relabelled(labels), other) < 1e-5
+
+
+@pytest.mark.parametrize("kappa", [pytest.param(0.0, marks=tie), 0.02])
+@pytest.mark.parametrize("n", [4, 8, 10])
+def test_company_does_not_matter(n, kappa):
+    v = network_outputs(n, 4)
+    # Constant, and without noise since v[N] = v[0].
+    v = torch.cat(
+        [
+            v,
+            torch.ones(1, 2**n).double(),
+            v[:1] - (v[:1] - v[:1, :1]) * (torch.arange(2**n) == 2**n - 1),
+        ]
+    )
+    together = symgen.sparsify(v, noise=kappa)
+    alone = [symgen.sparsify(x, noise=kappa) for x in v]
+    for i, inter in enumerate(alone):
+        assert distance(inter, together[i]) < 1e-6
+    shaped = symgen.sparsify(v.reshape(2, 3, -1), noise=kappa)
+    assert torch.equal(shaped.and_.reshape(6, -1), together.and_)
+    assert shaped.gap.shape == (2, 3)
+
+
+@pytest.mark.parametrize("factor", [1e-8, 1e8, -1.0, 3.7])
+@pytest.mark.parametrize("kappa", [0.0, 0.02])
+def test_scale_does_not_matter(factor, kappa):
+    v = network_outputs(7, 3)
+    inter = symgen.sparsify(v, noise=kappa)
+    other = symgen.sparsify(factor * v, noise=kappa)
+    torch.testing.assert_close(other.objective, abs(factor) * inter.objective, rtol=1e-6, atol=0)
+    size = inter.objective[:, None]
+    torch.testing.assert_close(other.and_ / factor / size, inter.and_ / size, rtol=0, atol=1e-6)
+    torch.testing.assert_close(other.or_ / factor / size, inter.or_ / size, rtol=0, atol=1e-6)
+
+
+def test_a_constant_added_goes_to_the_bias():
+    v = network_outputs(6, 2)
+    inter, other = symgen.sparsify(v), symgen.sparsify(v + 100)
+    assert distance(inter, other) < 1e-6
+    torch.testing.assert_close(other.bias, inter.bias + 100)
+
+
+def test_the_number_of_threads_does_not_matter():
+    v = network_outputs(9, 3)
+    inter = symgen.sparsify(v)
+    torch.set_num_threads(2)
+    assert distance(inter, symgen.sparsify(v)) < 1e-6
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("n", [6, 10, 11])
+def test_the_device_does_not_matter(n):
+    v = network_outputs(n, 4)
+    inter, other = symgen.sparsify(v), symgen.sparsify(v.cuda())
+    assert other.and_.is_cuda
+    assert distance(inter, other.to("cpu")) < 1e-5
+
+
+def test_ties_are_broken_without_regard_to_numbers():
+    """A majority of three can be written in many equally sparse ways; a vertex picks variables."""
+    states = torch.arange(8)
+    v = (interaction_order(3)[states] >= 2).double()
+    inter = symgen.sparsify(v, noise=0.0, tol=1e-6)
+    vertex = highs(v, 0.0, "highs-ds")
+    assert float(inter.objective) == pytest.approx(vertex.fun, rel=1e-5)
+    effects = vertex.x[: len(vertex.x) // 2] - vertex.x[len(vertex.x) // 2 :]
+    and_, or_ = torch.zeros(2, 8, dtype=torch.float64)
+    order = interaction_order(3)
+    and_[order > 0] = torch.tensor(effects[:7])
+    or_[order > 1] = torch.tensor(effects[7:])
+    torch.testing.assert_close(logical_outputs(and_, or_), v)
+
+    def lopsided(values: torch.Tensor) -> float:
+        return max(
+            float((values - renumbered(values, list(p))).abs().max())
+            for p in itertools.permutations(range(3))
+        )
+
+    assert max(lopsided(inter.and_), lopsided(inter.or_)) < 1e-6
+    assert max(lopsided(and_), lopsided(or_)) > 0.1
+
+
+# Every kind of input
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.02, 5.0])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_small_and_degenerate_inputs(n, kappa):
+    generator = torch.Generator().manual_seed(n)
+    v = torch.randn(4, 2**n, generator=generator, dtype=torch.float64)
+    v[0] = 2.5
+    v[1, -1] = v[1, 0]
+    v[2] = 0
+    inter = symgen.sparsify(v, noise=kappa)
+    check(v, inter, kappa)
+    assert inter.effects.isfinite().all()
+    assert (inter.objective[[0, 2]] == 0).all()
+    assert (inter.gap[[0, 2]] == 0).all()
+
+
+def test_huge_noise_needs_no_interaction():
+    inter = symgen.sparsify(network_outputs(4, 2).clamp(-5, 5), noise=1e3)
+    assert (inter.effects == 0).all()
+
+
+def test_float32_arrays_and_lists_of_samples():
+    v = network_outputs(5, 3)
+    inter = symgen.sparsify(v.float())
+    assert inter.and_.dtype == torch.float64
+    assert distance(inter, symgen.sparsify(v.float().numpy())) == 0
+    assert distance(inter, symgen.sparsify(v)) < 1e-3
+    array = symgen.sparsify(np.array([0, 0, 0, 3.0]), noise=0.0)
+    torch.testing.assert_close(array.and_, torch.tensor([0, 0, 0, 3.0]).double())
+
+
+def test_gradients_do_not_matter():
+    v = network_outputs(4, 1)
+    assert not symgen.sparsify(v.requires_grad_()).and_.requires_grad
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (2, 0, 8)])
+def test_an_empty_batch_gives_an_empty_result(shape):
+    inter = symgen.sparsify(torch.zeros(shape))
+    assert inter.and_.shape == shape and inter.gap.shape == shape[:-1]
+
+
+def test_the_bar_counts_samples(capsys):
+    symgen.sparsify(network_outputs(3, 5), progress=True)
+    assert "5/5" in capsys.readouterr().err
+
+
+# Messages
+
+
+@pytest.mark.parametrize(
+    ("v", "message"),
+    [
+        (torch.zeros(3, 6), r"one value for each of the 2\*\*n masked states.*last axis 6"),
+        (torch.zeros(1), r"takes 1 to 16 variables; v has 0"),
+        (torch.zeros(2**17), r"v has 17.*GiB.*Group variables into fewer"),
+        (
+            torch.tensor([[0.0, 1], [0, torch.nan]]),
+            r"finite; it is nan at sample \[1\], masked state 1",
+        ),
+        (
+            torch.tensor([0, 1, 2, torch.inf]),
+            r"it is inf at sample \[\], masked state 3 \(binary 11",
+        ),
+    ],
+)
+def test_wrong_outputs_are_refused(v, message):
+    with pytest.raises(ValueError, match=message):
+        symgen.sparsify(v)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"noise": -0.1}, {"noise": float("nan")}, {"tol": 0.0}, {"max_iter": 0}]
+)
+def test_wrong_options_are_refused(wrong):
+    name, value = next(iter(wrong.items()))
+    with pytest.raises(ValueError, match=rf"noise must be >= 0, tol > 0.*got.*{name}={value}"):
+        symgen.sparsify(torch.zeros(4), **wrong)
+
+
+@pytest.mark.parametrize("n", [6, 11])
+def test_too_few_steps_warn_and_still_certify(n):
+    v = network_outputs(n, 2)
+    with pytest.warns(
+        symgen.ConvergenceWarning, match=r"2 of 2 samples did not reach.*0\.001 in 1 step"
+    ):
+        inter = symgen.sparsify(v, max_iter=1)
+    check(v, inter, 0.02)
+    assert (inter.gap > 1e-3).all() and (inter.gap <= 1).all()
+
+
+# Parts
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_symmetric_systems_are_solved_exactly(n):
+    generator = torch.Generator().manual_seed(n)
+    weights = 0.1 + torch.rand(3, 2, n + 1, generator=generator, dtype=torch.float64)
+    and_, or_, slack = weights
+    and_[:, 0] = or_[:, :2] = slack[:, 0] = 0
+    order, basis = interaction_order(n), SymmetricBasis(n)
+    rest = torch.randn(2, 2**n, generator=generator, dtype=torch.float64)
+    rest[:, 0] = 0
+    u = basis.apply(basis.inverse(and_, or_, slack), rest)
+    back = and_or_adjoint(u)
+    image = and_or_outputs(and_[:, order] * back[0], or_[:, order] * back[1]) + slack[:, order] * u
+    image[:, 0] = 0
+    torch.testing.assert_close(image, rest, rtol=0, atol=1e-9)
+
+
+def test_the_root_of_the_barrier_solves_its_cubic():
+    z, a, b = torch.meshgrid(
+        torch.tensor([-5, -1, -1e-6, 0, 1e-3, 1, 5.0]).double(),
+        torch.tensor([1e-3, 1, 10.0]).double(),
+        torch.tensor([1e-7, 1e-2, 1.0]).double(),
+        indexing="ij",
+    )
+    y = first_order._root(z, a, b)
+    assert (y.abs() <= 1).all()
+    torch.testing.assert_close(a * y * (1 - y**2) + b * y, z * (1 - y**2), rtol=1e-6, atol=1e-9)
+
+
+@few
+@given(n=st.integers(1, 6), seed=seeds)
+def test_the_normal_matrix_is_what_its_formula_says(n, seed):
+    weight = noise_values(n, seed, 2).abs()
+    order = interaction_order(n)
+    weight *= torch.stack([order > 0, order > 1])
+    slack = noise_values(n, seed + 1).abs()
+    found = interior_point._normal_matrix(weight[None], slack)[0, 1:, 1:]
+    columns = torch.tensor(matrix(n))
+    diagonal = torch.cat([weight[0][order > 0], weight[1][order > 1]])
+    expected = columns * diagonal @ columns.T + torch.diag(slack[0, 1:])
+    torch.testing.assert_close(found, expected)
