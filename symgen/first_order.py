@@ -198,7 +198,8 @@ class _Path:
             x = x + weight * program.adjoint(self._solve(program.excess(x, 1 - 0.1 * tol)))
         x = program.repaired(x)
         objective = x.abs().sum((1, 2))
-        better = objective < self.objective
+        # Within the optimal face all are as good but for rounding, and later is more central.
+        better = objective <= self.objective * (1 + 1e-9)
         self.best = torch.where(better[:, None, None], x, self.best)
         self.objective = torch.where(better, objective, self.objective)
 

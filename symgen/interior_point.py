@@ -135,7 +135,8 @@ class _Iterate:
     def _certify(self, x: Tensor) -> None:
         """Keep the feasible x where it is the best so far."""
         objective = x.abs().sum((1, 2))
-        better = objective < self.objective
+        # Within the optimal face all are as good but for rounding, and later is more central.
+        better = objective <= self.objective * (1 + 1e-9)
         self.best = torch.where(better[:, None, None], x, self.best)
         self.objective = torch.where(better, objective, self.objective)
 
