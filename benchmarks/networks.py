@@ -1,0 +1,148 @@
+"""Outputs on masked states against the bare network, and everything from image to interactions."""
+
+import torch
+from torch import nn
+
+import symgen
+from benchmarks.rows import Row, ratio_of, seconds
+from symgen.prefix_tree import PrefixTree, plain_runner
+from symgen.states import evaluating, run_all
+from symgen.text_variables import TextVariables
+
+STATES = 1024
+BATCH = 128
+
+
+def _bare(model: nn.Module, x) -> None:
+    """Run the network on as many inputs as there are states, ready-made."""
+    with evaluating(model), torch.inference_mode():
+        for start in range(0, STATES, BATCH):
+            if isinstance(x, dict):
+                model(**{key: value[start : start + BATCH] for key, value in x.items()})
+            else:
+                model(x[start : start + BATCH])
+
+
+def _images(name: str):
+    model = symgen.build_network(name, classes=10, channels=3, image_size=32)
+    model = model.to(memory_format=torch.channels_last)
+    x = torch.randn(STATES, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    x = x.contiguous(memory_format=torch.channels_last)
+    baseline = symgen.mean_baseline(model, x[:64])
+    return model, x, symgen.draw_patches(1, n=10), baseline
+
+
+def _texts():
+    model = symgen.build_network("bert-tiny", classes=2, vocabulary=5000)
+    ids = torch.randint(5, 5000, (STATES, 32), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    variables = TextVariables((tuple((3 * i + 1,) for i in range(10)),))
+    baseline = symgen.token_baseline(model, 4)
+    return model, {"input_ids": ids, "attention_mask": mask}, variables, baseline
+
+
+def throughput(quick: bool) -> list[Row]:
+    """Masked states a second against ready-made inputs a second."""
+    rows = []
+    repeats = 3 if quick else 5
+    for name in ("resnet18", "vgg11", "bert-tiny"):
+        model, x, variables, baseline = _texts() if name.startswith("bert") else _images(name)
+        one = {k: t[:1] for k, t in x.items()} if isinstance(x, dict) else x[:1]
+        target = torch.zeros(1, dtype=torch.long)
+
+        def ours(a=(model, one, target, variables, baseline)):
+            return symgen.masked_outputs(*a, batch_size=BATCH, progress=False)
+
+        def bare(model=model, x=x):
+            return _bare(model, x)
+
+        ours(), bare()
+        mine, theirs = ratio_of(ours, bare, repeats)
+        rows.append(
+            Row(
+                f"masked_outputs, {name}, 1,024 states",
+                "bare forward",
+                mine,
+                theirs,
+                "s a sample",
+                theirs / mine,
+                0.9,
+                note="batches of 128 in both, taken in turn",
+            )
+        )
+    return rows
+
+
+def prefix_tree(quick: bool) -> list[Row]:
+    """A 40-token prompt and 10 variables: a tree of prefixes against full passes."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = (128, 344, 2) if quick else (384, 1024, 8)
+    config = LlamaConfig(
+        vocab_size=16000,
+        hidden_size=sizes[0],
+        intermediate_size=sizes[1],
+        num_hidden_layers=sizes[2],
+        num_attention_heads=6 if not quick else 4,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    )
+    model = LlamaForCausalLM(config).eval()
+    millions = sum(p.numel() for p in model.parameters()) / 1e6
+    prompt = torch.randint(5, 16000, (40,), generator=torch.Generator().manual_seed(0))
+    variables = TextVariables((tuple((4 * i,) for i in range(10)),))
+    target, baseline = torch.tensor([7]), symgen.mean_embedding_baseline(model)
+    runner = plain_runner(model, [prompt], target, variables, baseline)
+    with torch.inference_mode():
+        tree = PrefixTree(runner, 0)
+        tree.run(8)
+        wall, _, v = seconds(
+            lambda: symgen.masked_outputs(
+                model, [prompt], target, variables, baseline, progress=False
+            )
+        )
+        plain, _, full = seconds(lambda: run_all(runner, BATCH, False))
+    off = float((v - full).abs().max())
+    what = f"prefix tree, {millions:.0f}M-parameter Llama, 40 tokens, 10 variables"
+    tokens = STATES * len(prompt)
+    # A tiny model spends its time between the layers, which says nothing of real ones.
+    must = None if quick else 3
+    return [
+        Row(
+            what,
+            "full passes",
+            wall,
+            plain,
+            "s a sample",
+            plain / wall,
+            must,
+            note=f"largest difference {off:.0e}",
+        ),
+        Row(what, "full passes", tree.tokens, tokens, "tokens", tokens / tree.tokens, 4),
+    ]
+
+
+def end_to_end(quick: bool) -> list[Row]:
+    """Image in, certified interactions out."""
+    model, x, variables, baseline = _images("resnet18")
+    target = torch.zeros(1, dtype=torch.long)
+
+    def ours():
+        v = symgen.masked_outputs(model, x[:1], target, variables, baseline, BATCH, progress=False)
+        return symgen.sparsify(v)
+
+    ours()
+    mine, bare = ratio_of(ours, lambda: _bare(model, x), 3 if quick else 5)
+    return [
+        Row(
+            "image to interactions, resnet18, n = 10",
+            "the bare 1,024 forward passes",
+            mine,
+            bare,
+            "s a sample",
+            mine / bare,
+            limit=1.3,
+            note="one sample; gap 1e-3",
+        )
+    ]

@@ -1,0 +1,216 @@
+"""`sparsify` against the published procedure, HiGHS, and itself at more variables."""
+
+import multiprocessing
+import resource
+import sys
+
+import numpy as np
+import torch
+from scipy import sparse
+from scipy.optimize import linprog
+
+import symgen
+from benchmarks import inputs, published
+from benchmarks.rows import Row, seconds
+
+NOISE = 0.02
+
+
+def against_published(quick: bool) -> list[Row]:
+    """The published procedure, with its own matrices and with our transforms."""
+    n, samples = 10, 8 if quick else 32
+    steps = 500 if quick else published.STEPS
+    v = inputs.outputs(n, samples)
+    symgen.sparsify(v[:1], noise=NOISE)
+    ours = {tol: seconds(lambda t=tol: symgen.sparsify(v, NOISE, t), 3) for tol in (1e-3, 1e-2)}
+    rows = []
+    for kind, against in (
+        (published.Dense(n), "published procedure"),
+        (published.Fast(n), "published procedure, with our transforms"),
+    ):
+        times, objectives = [], []
+        for rate in published.RATES:
+            time, _, x = seconds(lambda r=rate, k=kind: published.solve(v, NOISE, r, k, steps))
+            times.append(time * published.STEPS / steps)
+            objectives.append(x.abs().sum((1, 2)))
+        best = torch.stack(objectives).amin(0)
+        single = int(torch.stack(objectives).mean(1).argmin())
+        for tol, must in ((1e-3, 50), (1e-2, 60)):
+            wall, processor, inter = ours[tol]
+            above = best / inter.objective - 1
+            rows.append(
+                Row(
+                    f"sparsify, n = {n}, tol {tol:g}",
+                    against,
+                    wall / samples,
+                    sum(times) / samples,
+                    "s a sample",
+                    sum(times) / wall,
+                    must if isinstance(kind, published.Dense) else None,
+                    note=_about(times[single], wall, samples, above, steps),
+                    data={
+                        "samples": samples,
+                        "processor": processor / samples,
+                        "seconds_by_rate": [t / samples for t in times],
+                        "ratio_of_best_rate": times[single] / wall,
+                        "best_rate": published.RATES[single],
+                        "above_ours": [float(a) for a in above],
+                        "lower_on_every_sample": bool((above > 0).all()),
+                        "worst_gap": float(inter.gap.max()),
+                    },
+                )
+            )
+    return rows
+
+
+def _about(single: float, wall: float, samples: int, above: torch.Tensor, steps: int) -> str:
+    text = (
+        f"all three learning rates; the best one alone takes {single / samples:.2f} s, "
+        f"{single / wall:.0f} times as long as ours; the best objective of the three is "
+        f"{100 * above.min():.0f} to {100 * above.max():.0f} % above ours"
+    )
+    return text + ("" if steps == published.STEPS else f"; time taken from {steps} steps")
+
+
+def _matrix(n: int) -> sparse.csc_array:
+    unit = torch.eye(2**n, dtype=torch.float64)
+    zero = torch.zeros_like(unit)
+    many = symgen.interaction_order(n) > 1
+    and_ = symgen.and_or_outputs(unit, zero)[1:, 1:].T
+    or_ = symgen.and_or_outputs(zero, unit)[many][:, 1:].T
+    a = torch.cat([and_, or_], 1).numpy()
+    return sparse.csc_array(np.hstack([a, -a]))
+
+
+def against_highs(quick: bool) -> list[Row]:
+    """SciPy's HiGHS, its interior-point method, on a few samples."""
+    n, samples = (8, 2) if quick else (10, 3)
+    v = inputs.outputs(n, samples)
+    a = _matrix(n)
+    both, cost = sparse.vstack([a, -a]), np.ones(a.shape[1])
+    symgen.sparsify(v[:1], noise=NOISE)
+    # One by one, as HiGHS takes them.
+    wall, processor, inters = seconds(lambda: [symgen.sparsify(x, NOISE) for x in v], 3)
+    total, off = 0.0, []
+    for x, inter in zip(v, inters, strict=True):
+        w, eps = (x[1:] - x[0]).numpy(), NOISE * float((x[-1] - x[0]).abs())
+        right = np.concatenate([w + eps, eps - w])
+        time, _, found = seconds(lambda r=right: linprog(cost, both, r, method="highs-ipm"))
+        total += time
+        off.append(float(inter.objective) / found.fun - 1)
+    return [
+        Row(
+            f"sparsify, n = {n}, tol 0.001",
+            "HiGHS, interior point",
+            wall / samples,
+            total / samples,
+            "s a sample",
+            total / wall,
+            None if quick else 30,
+            note=f"one sample at a time; our objective is at most {max(off):.1e} above its optimum",
+            data={"samples": samples, "processor": processor / samples, "above_optimum": off},
+        )
+    ]
+
+
+def _peak() -> float:
+    """Return the largest memory this process has had, in GiB."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+
+
+def _measure(connection, path: str, tol: float) -> None:
+    v = torch.load(path, weights_only=True)
+    symgen.sparsify(v[:1, : 2**6], noise=NOISE)
+    before = _peak()
+    wall, processor, inter = seconds(lambda: symgen.sparsify(v, NOISE, tol))
+    connection.send((wall, processor, _peak() - before, float(inter.gap.max())))
+
+
+def _apart(v: torch.Tensor, tol: float) -> dict:
+    """Solve in a process of its own, whose memory nothing else has touched."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    from benchmarks.rows import FOLDER
+
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    path = FOLDER / "outputs.pt"
+    torch.save(v, path)
+    process = context.Process(target=_measure, args=(there, str(path), tol))
+    process.start()
+    there.close()
+    wall, processor, memory, gap = here.recv()
+    process.join()
+    path.unlink()
+    count = len(v)
+    return {
+        "n": v.shape[-1].bit_length() - 1,
+        "tol": tol,
+        "samples": count,
+        "seconds": wall / count,
+        "processor": processor / count,
+        "gib": memory,
+        "gap": gap,
+    }
+
+
+def growth(quick: bool) -> list[Row]:
+    """Time and memory against the number of variables."""
+    last = 12 if quick else 16
+    counts = {13: 4, 14: 2, 15: 2, 16: 2}
+    points = []
+    for n in range(6, last + 1):
+        v = inputs.outputs(n, 2 if quick else counts.get(n, 8))
+        points += [_apart(v, tol) for tol in (1e-2, 1e-3)]
+    found = {(p["n"], p["tol"]): p for p in points}
+    fine = {n: found[n, 1e-3]["seconds"] for n in range(6, last + 1)}
+    rows = [
+        Row(
+            "sparsify, one more variable, n = 11 and up",
+            "one variable less",
+            fine[last],
+            fine[11],
+            "s a sample",
+            (fine[last] / fine[11]) ** (1 / (last - 11)),
+            note=f"mean factor of the time from n = 11 to {last}, tol 0.001; aim at most 3",
+            data={"points": points},
+        ),
+        Row(
+            "sparsify, n = 12",
+            "n = 10",
+            fine[12],
+            fine[10],
+            "s a sample",
+            fine[12] / fine[10],
+            limit=60,
+            note="tol 0.001",
+        ),
+    ]
+    for n, time, memory in ((14, 600, 4), (16, None, 12)):
+        if (n, 1e-2) in found:
+            point = found[n, 1e-2]
+            what = f"sparsify, n = {n}, tol 0.01"
+            if time:
+                rows.append(
+                    Row(
+                        what,
+                        "ten minutes",
+                        point["seconds"],
+                        time,
+                        "s a sample",
+                        point["seconds"] / time,
+                        limit=1,
+                    )
+                )
+            rows.append(
+                Row(
+                    what,
+                    f"{memory} GiB",
+                    point["gib"],
+                    memory,
+                    "GiB",
+                    point["gib"] / memory,
+                    limit=1,
+                )
+            )
+    return rows

@@ -1,0 +1,74 @@
+"""The benchmarks compare like with like, and keep what they measured."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from outputs import network_outputs
+
+import symgen
+
+published = pytest.importorskip("benchmarks.published")
+rows = pytest.importorskip("benchmarks.rows")
+
+
+def test_fast_transforms_change_nothing_in_the_published_procedure():
+    v = network_outputs(6, 3)
+    dense, fast = (
+        published.solve(v, 0.02, 1e-3, kind(6), steps=300)
+        for kind in (published.Dense, published.Fast)
+    )
+    torch.testing.assert_close(dense, fast, rtol=0, atol=1e-3)
+
+
+def test_the_published_procedure_descends_to_a_feasible_split_above_the_optimum():
+    v = network_outputs(6, 3)
+    start, end = (
+        published.solve(v, 0.02, 1e-3, published.Fast(6), steps=steps) for steps in (0, 2000)
+    )
+    inter = symgen.sparsify(v, noise=0.02)
+    sizes = [x.abs().sum((1, 2)) for x in (start, end, inter.effects)]
+    assert (sizes[0] > sizes[1]).all() and (sizes[1] > sizes[2] * (1 - 1e-3)).all()
+    d = v[:, :1] + symgen.and_or_outputs(end[:, 0], end[:, 1])
+    eps = 0.02 * (v[:, -1:] - v[:, :1]).abs()
+    assert ((d - v).abs() <= eps * (1 + 1e-5) + 1e-9).all()
+
+
+def test_rows_are_kept_until_forced(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "FOLDER", tmp_path)
+    calls = []
+
+    def measure():
+        calls.append(1)
+        return [rows.Row("a", "b", 1.0, 4.0, "s", 4.0, must=3)]
+
+    first = rows.kept("group", "quick", False, measure)
+    assert rows.kept("group", "quick", False, measure) == first and len(calls) == 1
+    rows.kept("group", "quick", True, measure)
+    assert len(calls) == 2
+    kept = json.loads((tmp_path / "quick" / "group.json").read_text())
+    assert kept["rows"][0]["met"] is True and kept["machine"] == rows.machine()
+    assert ">= 3" in rows.table(first) and "yes" in rows.table(first)
+
+
+@pytest.mark.parametrize(
+    ("limits", "met"),
+    [
+        ({}, None),
+        ({"must": 2}, True),
+        ({"must": 3}, False),
+        ({"limit": 2}, False),
+        ({"limit": 3}, True),
+    ],
+)
+def test_a_limit_is_met_or_not(limits, met):
+    assert rows.Row("a", "b", 1.0, 2.5, "s", 2.5, **limits).met is met
+
+
+def test_the_command_knows_its_groups():
+    told = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "--quick" in told.stdout and "--store" in told.stdout
