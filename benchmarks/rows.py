@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 
-from symgen.provenance import atomic
+from symgen.dynamics import EXTRACTION_CODE
+from symgen.provenance import atomic, code_fingerprint, fingerprint
 
 FOLDER = Path("_build/bench")
 
@@ -76,15 +77,22 @@ def ratio_of(first: Callable, second: Callable, repeats: int) -> tuple[float, fl
 def kept(name: str, preset: str, force: bool, measure: Callable[[], list[Row]]) -> list[dict]:
     """Return the rows of a group, measured now or taken from an earlier run on this machine."""
     path = FOLDER / preset / f"{name}.json"
+    about = {"machine": machine(), "code": code()}
     if path.exists() and not force:
         found = json.loads(path.read_text())
-        if found["machine"] == machine():
+        if all(found.get(key) == value for key, value in about.items()):
             return found["rows"]
     began = time.perf_counter()
     rows = [row.record() for row in measure()]
     print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
-    write(path, {"machine": machine(), "rows": rows})
+    write(path, {**about, "rows": rows})
     return rows
+
+
+def code() -> str:
+    """Return the fingerprint of what is measured and of what measures it."""
+    sources = {p.name: p.read_text() for p in sorted(Path(__file__).parent.glob("*.py"))}
+    return fingerprint([code_fingerprint(*EXTRACTION_CODE, "prefix_tree"), sources])
 
 
 def write(path: Path, content: dict) -> None:

@@ -21,6 +21,7 @@ Conjugate gradients on the interior-point method's own systems took more than 50
 """
 
 import functools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ from torch import Tensor
 from symgen.polish import sparser
 from symgen.program import Program
 from symgen.symmetric import symmetric_basis
-from symgen.transforms import interaction_order
+from symgen.transforms import interaction_order, moebius, superset_sum, zeta
 
 RELAXATION = 1.6
 ROUND = 20
@@ -50,8 +51,18 @@ def minimize(program: Program, tol: float, max_iter: int) -> tuple[Tensor, Tenso
     """
     found = program.w.new_zeros(len(program), 2, 2**program.n)
     bound = program.w.new_zeros(len(program))
-    live = torch.arange(len(program), device=program.w.device)
-    path = _Path(program)
+    noisy = program.eps[:, 0] > 0
+    for group, equations in ((noisy, _States), (~noisy, _Effects)):
+        if group.any():
+            part = program[group]
+            found[group], bound[group] = _follow(_Path(part, equations(part)), tol, max_iter)
+    return found, bound
+
+
+def _follow(path: "_Path", tol: float, max_iter: int) -> tuple[Tensor, Tensor]:
+    """Return effects and bounds of all samples of a path, each followed as far as it takes."""
+    found, bound = torch.zeros_like(path.best), torch.zeros_like(path.low)
+    live = torch.arange(len(bound), device=bound.device)
     for step in range(max_iter):
         path.advance(tol)
         done = (path.gap() <= tol) | (step == max_iter - 1)
@@ -74,7 +85,71 @@ def _root(z: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.copysign(y.clamp(0, 1), z)
 
 
-def _by_order(eps: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
+_BY_SAMPLE = (
+    "program", "equations", "weight", "z", "count", "total", "best", "objective", "low", "dual",
+)  # fmt: skip
+
+
+class _States:
+    """The equations A x + r = w, one for every state."""
+
+    def __init__(self, program: Program):
+        self.program, self.aim = program, program.w
+
+    def __getitem__(self, kept: Tensor) -> "_States":
+        return _States(self.program[kept])
+
+    def outputs(self, x: Tensor) -> Tensor:
+        return self.program.outputs(x)
+
+    def adjoint(self, u: Tensor) -> Tensor:
+        return self.program.adjoint(u)
+
+    def dual(self, u: Tensor) -> Tensor:
+        """Return mu, which belongs to states, for a u that belongs to the equations."""
+        return u
+
+    def solver(self, solve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """Return the solver of the states' system that belongs to one of these equations."""
+        return solve
+
+    def rest(self, x: Tensor, tol: float) -> Tensor:
+        return self.program.excess(x, 1 - 0.1 * tol)
+
+
+class _Effects(_States):
+    """The same without r after a Moebius transform, where AND effects stand alone.
+
+    An OR over T is, as a sum of ANDs, every nonempty subset of T with alternating signs. Only
+    without noise are the states' own equations not needed, and these are far better conditioned.
+    """
+
+    def __init__(self, program: Program):
+        self.program, self.aim = program, moebius(program.w)
+        order = interaction_order(program.n).to(program.w.device)
+        self.parity = 1.0 - 2.0 * (order % 2).to(program.w.dtype)
+        self.sign = -self.parity * (order > 0)
+
+    def __getitem__(self, kept: Tensor) -> "_Effects":
+        return _Effects(self.program[kept])
+
+    def outputs(self, x: Tensor) -> Tensor:
+        return x[:, 0] + self.sign * superset_sum(x[:, 1])
+
+    def adjoint(self, u: Tensor) -> Tensor:
+        return torch.stack([u, zeta(self.sign * u)], 1) * self.program.columns
+
+    def dual(self, u: Tensor) -> Tensor:
+        return self.parity * superset_sum(self.parity * u)
+
+    def solver(self, solve: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        return lambda rest: self.dual(solve(moebius(rest))) * self.program.rows
+
+    def rest(self, x: Tensor, tol: float) -> Tensor:
+        return self.aim - self.outputs(x)
+
+
+def _by_order(eps: Tensor, n: int) -> list[Tensor]:
     """Return the weights of effects by order (sample, n + 1), AND and OR, and of the residual.
 
     Noise takes up what high orders would have to explain, so that they stay smaller. The
@@ -82,18 +157,18 @@ def _by_order(eps: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
     """
     order = torch.arange(n + 1, dtype=eps.dtype, device=eps.device)
     weight = (2.5 * eps).clamp(0.006, 0.06) * (0.25 + 0.45 / (1 + eps / 0.003)) ** order
-    slack = 2.5 * eps * (order > 0)
-    return weight * (order > 0), weight * (order > 1), slack
+    slack = [2.5 * eps * (order > 0)] if bool((eps > 0).any()) else []
+    return [weight * (order > 0), weight * (order > 1), *slack]
 
 
 class _Path:
     """Where the method stands: z of the splitting, mu, and the best certified so far.
 
-    The middle axis of z, x and weight is: AND effects, OR effects, residual.
+    The middle axis of z, x and weight is: AND effects, OR effects, and with noise residual.
     """
 
-    def __init__(self, program: Program):
-        self.program = program
+    def __init__(self, program: Program, equations: _States):
+        self.program, self.equations = program, equations
         self.basis = symmetric_basis(program.n, program.w.device)
         by_order = _by_order(program.eps, program.n)
         order = interaction_order(program.n).to(program.w.device)
@@ -110,17 +185,7 @@ class _Path:
     def __getitem__(self, kept: Tensor) -> "_Path":
         part = object.__new__(_Path)
         part.__dict__.update(self.__dict__)
-        for name in (
-            "program",
-            "weight",
-            "z",
-            "count",
-            "total",
-            "best",
-            "objective",
-            "low",
-            "dual",
-        ):
+        for name in _BY_SAMPLE:
             setattr(part, name, getattr(self, name)[kept])
         part.inverse = [block[kept] for block in self.inverse]
         return part
@@ -132,8 +197,8 @@ class _Path:
         """Take one step at the present mu, keep what it certifies, and lower mu."""
         for _ in range(2):
             self._round()
-        x, _, mu = self._iterate(self.z)
-        self._certify(x[:, :2], mu, tol)
+        x, _, u = self._iterate(self.z)
+        self._certify(x[:, :2], u, tol)
         floor = SHARE * tol * self.objective
         ahead = torch.minimum(self.total, torch.maximum(DECREASE * self.total, floor))
         # The duals stay, so z follows the metric.
@@ -153,12 +218,12 @@ class _Path:
         present = weight.where(weight > 0, 1.0)[:, :2]
         x = effects - weight[:, :2] * _root(effects, present, double.expand_as(effects))
         eps = program.eps[:, None]
-        there = eps.where(eps > 0, 1.0)
-        r = eps * _root(residual, there.expand_as(residual), double * weight[:, 2:] / there)
+        r = eps * _root(residual, eps.expand_as(residual), double * weight[:, 2:] / eps)
         x = torch.cat([x, r], 1)
         q = 2 * x - z
-        u = self._solve(program.w - program.outputs(q) - q[:, 2])
-        return x, q - x + weight * torch.cat([program.adjoint(u), u[:, None]], 1), u
+        u = self._solve(self.equations.aim - self.equations.outputs(q) - q[:, 2:].sum(1))
+        pull = torch.cat([self.equations.adjoint(u), u[:, None].expand_as(residual)], 1)
+        return x, q - x + weight * pull, u
 
     def _round(self) -> None:
         """Iterate, then try where the last differences point to, and go there if it is better."""
@@ -189,13 +254,13 @@ class _Path:
         back = (share[..., None] * (points.diff(dim=1) + RELAXATION * change)).sum(1)
         return points[:, -1] + RELAXATION * last - back
 
-    def _certify(self, x: Tensor, mu: Tensor, tol: float) -> None:
-        program = self.program
-        self.dual = program.adjoint(mu)
-        self.low = torch.maximum(self.low, program.bound(mu))
+    def _certify(self, x: Tensor, u: Tensor, tol: float) -> None:
+        program, equations = self.program, self.equations
+        self.dual = equations.adjoint(u)
+        self.low = torch.maximum(self.low, program.bound(equations.dual(u)))
         weight = _factor(self.total)[:, None, None] * self.weight[:, :2]
         for _ in range(3):
-            x = x + weight * program.adjoint(self._solve(program.excess(x, 1 - 0.1 * tol)))
+            x = x + weight * equations.adjoint(self._solve(equations.rest(x, tol)))
         x = program.repaired(x)
         objective = x.abs().sum((1, 2))
         # Within the optimal face all are as good but for rounding, and later is more central.
@@ -205,16 +270,17 @@ class _Path:
 
     def polished(self, tol: float) -> tuple[Tensor, Tensor]:
         """Return the best effects, with those the dual keeps off the support set to zero."""
-        noisy = self.program.eps[:, 0] > 0
-        if noisy.any():
-            # Without noise, this system is too poor an approximation to stay exact.
-            part = self[noisy]
-            weight, slack = part.weight[:, :2], part.weight[:, 2]
-            solve = functools.partial(part.basis.apply, part.inverse)
-            self.best[noisy] = sparser(
-                part.program, part.best, part.low, part.dual.abs(), tol, weight, slack, solve
-            )
-        return self.best, self.low
+        slack = self.weight[:, 2:].sum(1)
+        return sparser(
+            self.program,
+            self.best,
+            self.low,
+            self.dual.abs(),
+            tol,
+            self.weight[:, :2],
+            slack,
+            self.equations.solver(functools.partial(self.basis.apply, self.inverse)),
+        ), self.low
 
 
 def _factor(total: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import math
 import torch
 from torch import Tensor
 
-from symgen.transforms import interaction_order, zeta
+from symgen.transforms import interaction_order, moebius, zeta
 
 
 def _half(k: int) -> tuple[Tensor, list[tuple[int, int]]]:
@@ -45,13 +45,18 @@ def _half(k: int) -> tuple[Tensor, list[tuple[int, int]]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Block:
-    """One pair of kinds: where its coefficients are, its copies, and the matrices within it."""
+    """One pair of kinds: where its coefficients are, its copies, and the matrices within it.
+
+    `split` is the OR matrix after a Moebius transform of the outputs, which turns the AND
+    matrix into the identity.
+    """
 
     part: slice
     copies: int
     order: Tensor
     and_: Tensor
     or_: Tensor
+    split: Tensor
 
 
 class SymmetricBasis:
@@ -62,6 +67,10 @@ class SymmetricBasis:
         bases, kinds = zip(*(_half(k) for k in sizes), strict=True)
         subset = [
             self._within(b, d, zeta(torch.eye(len(b)).double()).T)
+            for b, d in zip(bases, kinds, strict=True)
+        ]
+        inverse = [
+            self._within(b, d, moebius(torch.eye(len(b)).double()).T)
             for b, d in zip(bases, kinds, strict=True)
         ]
         mirror = [
@@ -77,6 +86,9 @@ class SymmetricBasis:
                 below = torch.kron(subset[0][high], subset[1][low])
                 complement = torch.kron(mirror[0][high], mirror[1][low])
                 every = torch.kron(one, one_)
+                # T meets S unless T lies inside the complement of S.
+                meets = torch.outer(every, every) - complement @ below
+                split = torch.kron(inverse[0][high], inverse[1][low]) @ meets
                 order = torch.arange(length)[:, None] + torch.arange(length_) + high + low
                 self.blocks.append(
                     _Block(
@@ -84,8 +96,8 @@ class SymmetricBasis:
                         copies=copies * copies_,
                         order=order.flatten().to(device),
                         and_=below.to(device),
-                        # T meets S unless T lies inside the complement of S.
-                        or_=(torch.outer(every, every) - complement @ below).to(device),
+                        or_=meets.to(device),
+                        split=split.to(device),
                     )
                 )
                 start += len(gather[-1])
@@ -117,18 +129,23 @@ class SymmetricBasis:
             start += copies * length
         return found
 
-    def inverse(self, and_: Tensor, or_: Tensor, slack: Tensor) -> list[Tensor]:
+    def inverse(self, and_: Tensor, or_: Tensor, slack: Tensor | None = None) -> list[Tensor]:
         """Return the blocks of (A W A' + diag(slack))**-1 on the nonempty states.
 
         Args:
             and_, or_: weights of the effects by order, each (sample, n + 1).
-            slack: diagonal by order, (sample, n + 1).
+            slack: diagonal by order, (sample, n + 1). Without it, the system is that of the
+                Moebius transforms of the outputs, which has a far better condition.
         """
         found = []
         for block in self.blocks:
-            matrix = (block.and_ * and_[:, None, block.order]) @ block.and_.T
-            matrix += (block.or_ * or_[:, None, block.order]) @ block.or_.T
-            matrix += torch.diag_embed(slack[:, block.order])
+            left, right = (block.split, None) if slack is None else (block.or_, block.and_)
+            matrix = (left * or_[:, None, block.order]) @ left.T
+            if right is None:
+                matrix += torch.diag_embed(and_[:, block.order])
+            else:
+                matrix += (right * and_[:, None, block.order]) @ right.T
+                matrix += torch.diag_embed(slack[:, block.order])
             kept = (block.order > 0).to(matrix.dtype)
             matrix = matrix * kept * kept[:, None] + torch.diag(1 - kept)
             found.append(torch.cholesky_inverse(torch.linalg.cholesky(matrix)) * kept)
