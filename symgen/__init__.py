@@ -35,6 +35,7 @@ from symgen.provenance import Chapter
 from symgen.removal import gap_closed, loss_gap, random_share, removal_losses, removal_table
 from symgen.sparsify import ConvergenceWarning, sparsify
 from symgen.states import PrecisionWarning, log_odds
+from symgen.study import Study
 from symgen.text_variables import TextVariables, draw_words, phrase_spans, word_spans
 from symgen.training import TrainingRun, train
 from symgen.transforms import and_or_outputs, interaction_order, moebius, zeta

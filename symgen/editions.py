@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,7 +12,14 @@ from typing import Any
 
 import nbformat
 
-from symgen.provenance import atomic, cache_folder, code_fingerprint, fingerprint, versions
+from symgen.provenance import (
+    atomic,
+    cache_folder,
+    code_fingerprint,
+    fingerprint,
+    read_results,
+    versions,
+)
 
 SCHEMA = 1  # of the `symgen` entry in a notebook's metadata
 IDENTITY = ("schema", "preset", "parameters", "sources", "code", "versions")
@@ -89,6 +97,14 @@ def refresh(executed: nbformat.NotebookNode, source: nbformat.NotebookNode):
     fresh.cells = cells
     fresh.metadata = copy.deepcopy(executed.metadata)
     return fresh
+
+
+def inputs_changed(record: Mapping, folder: Path | None, preset: str) -> bool:
+    """Return whether the results of other chapters that a chapter read are different now."""
+    return any(
+        fingerprint(read_results(table, folder, preset).to_csv(index=False)) != read
+        for table, read in record.get("inputs", {}).items()
+    )
 
 
 def provenance_record(notebook: nbformat.NotebookNode) -> dict:
@@ -176,8 +192,14 @@ def edition_folder(book: Path, preset: str) -> Path:
 
 
 def store(book: Path, preset: str, executed: Path) -> Path:
-    """Put an executed chapter among the stored ones and return its path there."""
+    """Put an executed chapter and its tables among the stored ones; return its path there."""
     path = edition_folder(book, preset) / executed.name
+    tables = book / "data" / "editions" / preset / "tables"
+    tables.mkdir(parents=True, exist_ok=True)
+    for old in tables.glob(f"{executed.stem}.*.csv"):
+        old.unlink()
+    for table in (executed.parent / "tables").glob(f"{executed.stem}.*.csv"):
+        shutil.copyfile(table, tables / table.name)
     write_notebook(scrub(nbformat.read(executed, as_version=4), book, executed.stem), path)
     return path
 
@@ -207,6 +229,8 @@ def problems(stored: nbformat.NotebookNode, source: nbformat.NotebookNode) -> li
     if any(output.output_type == "error" for output in outputs):
         found.append("it shows an error")
     record = provenance_record(stored)
+    if inputs_changed(record, None, about["preset"]):
+        found.append("results of other chapters that it shows were changed after it ran")
     if record and record["code"] != about.get("code"):
         found.append("its provenance cell names another state of the code")
     return found

@@ -32,6 +32,8 @@ COLOURS = {
     "train": "#56B4E9",
     "test": "#CC79A7",
     "network": "#222222",
+    "positive": "#B2182B",
+    "negative": "#2166AC",
 }
 WHISKERS = {"fmt": "none", "color": "black", "capsize": 3, "lw": 1.2}
 
@@ -187,6 +189,69 @@ def plot_interactions(
     ax.axvline(0, color="black", lw=0.8)
     ax.set(xlabel="effect on the output (log odds)", ylabel="")
     ax.legend()
+    return ax, table
+
+
+def plot_graph(
+    inter: Interactions,
+    names: Sequence[str] | None = None,
+    top: int = 12,
+    target: str = "output",
+    ax: Axes | None = None,
+) -> tuple[Axes, pd.DataFrame]:
+    """Draw the strongest interactions of one sample as an AND-OR graph (Fig. 1, 7).
+
+    Variables stand at the bottom, above them the interactions in layers by order, and the output
+    on top. Width is strength; red raises the output and blue, dashed, lowers it; an AND is a
+    circle with a wedge, an OR a hexagon with a vee.
+
+    Args:
+        inter: of one sample.
+        names: of the variables; their numbers without.
+        top: number of interactions.
+        target: text of the output's node.
+        ax: where to draw.
+
+    Returns:
+        Axes, and the drawn rows of `Interactions.to_frame`.
+    """
+    labels = [str(i) for i in range(inter.n)] if names is None else list(names)
+    table = inter.to_frame(labels).head(top).rename(columns={"index": "state"})
+    layers = sorted(table["order"].unique())
+    if ax is None:
+        ax = plt.subplots(figsize=(9, 2.4 + 0.85 * max(1, len(layers))))[1]
+    width, size = 10.0, table["effect"].abs().max() or 1.0
+    bottom = {i: (width * (i + 0.5) / inter.n, 0.0) for i in range(inter.n)}
+    roof = (width / 2, len(layers) + 1.0)
+    for level, order in enumerate(layers, 1):
+        rows = table[table["order"] == order]
+        # Above the middle of its variables, as far as the neighbours leave room.
+        middle = [np.mean([bottom[i][0] for i in inter.members(t)]) for t in rows["state"]]
+        rank = np.argsort(np.argsort(middle, kind="stable"), kind="stable")
+        for row, slot in zip(rows.itertuples(), rank, strict=True):
+            x = width * (slot + 0.5) / len(rows)
+            positive = row.effect > 0
+            style = {"color": COLOURS["positive" if positive else "negative"], "zorder": 1}
+            style |= {"ls": "-" if positive else (0, (4, 2)), "solid_capstyle": "round"}
+            thick = 0.6 + 4.4 * abs(row.effect) / size
+            for i in inter.members(row.state):
+                ax.plot([bottom[i][0], x], [0.12, level], lw=0.35 * thick, alpha=0.55, **style)
+            ax.plot([x, roof[0]], [level, roof[1] - 0.12], lw=thick, alpha=0.8, **style)
+            marker, sign = ("o", "∧") if row.type == "and" else ("h", "∨")
+            face = COLOURS[row.type]
+            ax.plot(x, level, marker, ms=21, mfc="white", mec=face, mew=2.5, zorder=3)
+            ax.text(x, level + 0.02, sign, ha="center", va="center", size=10, zorder=4)
+            ax.text(x + 0.02 * width, level + 0.13, f"{row.effect:+.2f}", size=8.5, zorder=4)
+    box = {"boxstyle": "round,pad=0.3", "fc": "#EEEEEE", "ec": "#888888"}
+    for i, label in enumerate(labels):
+        turned = 0 if max(map(len, labels)) * inter.n < 90 else 30
+        place = {"ha": "center" if not turned else "right", "va": "top", "rotation": turned}
+        ax.text(*bottom[i], label, size=10, bbox=box, zorder=4, rotation_mode="anchor", **place)
+    ax.text(*roof, target, ha="center", va="center", size=11, weight="bold", bbox=box, zorder=4)
+    ax.set_yticks([*range(1, len(layers) + 1)], [f"order {m}" for m in layers])
+    ax.set(xlim=(-0.2, width + 0.2), ylim=(-0.9, roof[1] + 0.4), xticks=[])
+    ax.grid(False)
+    sns.despine(ax=ax, left=True, bottom=True)
     return ax, table
 
 

@@ -29,6 +29,8 @@ except ModuleNotFoundError:  # Windows
 
 PACKAGE = Path(__file__).parent
 PARAMETER_TYPES = (bool, int, float, str, list, tuple, dict, type(None))
+#: What can become of a claim of the paper.
+VERDICTS = ("shown", "partly", "not shown", "not tested")
 # What runs the chapters and builds the site does not touch their numbers.
 NOT_RESULTS = {"cli", "editions", "runs", "site"}
 
@@ -246,6 +248,29 @@ def versions() -> dict[str, str]:
     return found
 
 
+def read_results(table: str, folder: Path | None = None, preset: str = "quick") -> pd.DataFrame:
+    """Return a result table of all chapters: of a run, and of the stored editions.
+
+    Args:
+        table: name of the table, such as ``"claims"``.
+        folder: of a run, which stands for its preset; None reads stored editions alone.
+        preset: of that run.
+    """
+    stored = PACKAGE.parent / "data" / "editions"
+    folders = {path.parent.name: path for path in sorted(stored.glob("*/tables"))}
+    if folder is not None:
+        folders[preset] = folder / "tables"
+    parts = []
+    for name, path in folders.items():
+        for file in sorted(path.glob(f"*.{table}.csv")):
+            about = {"preset": name, "chapter": file.name.split(".")[0]}
+            parts.append(pd.read_csv(file).assign(**about))
+    if not parts:
+        return pd.DataFrame(columns=["preset", "chapter"])
+    whole = pd.concat(parts, ignore_index=True)
+    return whole[["preset", "chapter", *whole.columns.drop(["preset", "chapter"])]]
+
+
 class Chapter:
     """One execution of one chapter: its parameters, its clock and its result tables.
 
@@ -271,17 +296,78 @@ class Chapter:
             and isinstance(value, PARAMETER_TYPES)
         }
         self.tables: dict[str, pd.DataFrame] = {}
+        self.inputs: dict[str, str] = {}
         self._started = time.perf_counter()
         out = os.environ.get("SYMGEN_OUT")
         self.folder = Path(out) if out else None
 
-    def record(self, table: str, frame: pd.DataFrame) -> pd.DataFrame:
-        """Keep a tidy result table; with `SYMGEN_OUT` set, write it there as CSV. Returns it."""
-        self.tables[table] = frame
+    def record(
+        self, table: str, frame: pd.DataFrame, units: Mapping[str, str] | None = None
+    ) -> pd.DataFrame:
+        """Keep a tidy result table; with `SYMGEN_OUT` set, write it there as CSV. Returns it.
+
+        Args:
+            table: its name.
+            frame: one row an observation.
+            units: of columns that have one, such as ``{"loss": "nats"}``; they are written in
+                the header, as ``loss [nats]``.
+        """
+        for column in units or {}:
+            if column not in frame:
+                raise ValueError(f"{column!r} is no column of {table}: {', '.join(frame)}")
+        named = frame.rename(columns={k: f"{k} [{u}]" for k, u in (units or {}).items()})
+        self.tables[table] = named
         if self.folder is not None:
             with atomic(self.folder / "tables" / f"{self.name}.{table}.csv") as path:
-                frame.to_csv(path, index=False)
+                named.to_csv(path, index=False)
         return frame
+
+    def claim(
+        self,
+        name: str,
+        verdict: str,
+        measure: str,
+        value: Any = None,
+        unit: str = "1",
+        samples: int | None = None,
+        setting: str | None = None,
+    ) -> None:
+        """Record what became of a claim of the paper here, for the table ``claims``.
+
+        Args:
+            name: of the claim, as in ``data/paper/claims.csv``.
+            verdict: one of `VERDICTS`; computed, never typed.
+            measure: what was measured, in words.
+            value: a number, or mean, low and high of an `Interval`; None where there is none.
+            unit: of the value.
+            samples: how many it rests on.
+            setting: network and data; by default from the chapter's parameters.
+        """
+        if verdict not in VERDICTS:
+            raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, got {verdict!r}")
+        numbers = (value, None, None) if value is None or np.isscalar(value) else tuple(value)
+        if setting is None:
+            known = self.parameters
+            setting = f"{known.get('network', '')} on {known.get('dataset', 'generated data')}"
+        row = {
+            "claim": name, "setting": setting, "measure": measure, "value": numbers[0],
+            "low95": numbers[1], "high95": numbers[2], "unit": unit, "samples": samples,
+            "verdict": verdict,
+        }  # fmt: skip
+        earlier = self.tables.get("claims", pd.DataFrame(columns=list(row)))
+        again = (earlier["claim"] == name) & (earlier["setting"] == setting)
+        rows = [*earlier[~again].to_dict("records"), row]
+        self.record("claims", pd.DataFrame(rows, columns=list(row)))
+
+    def results(self, table: str) -> pd.DataFrame:
+        """Return a result table of all chapters, in this run and in the stored editions.
+
+        Columns: preset, chapter, and those of the table. The run at hand stands for its preset;
+        what was read is part of the chapter's provenance.
+        """
+        found = read_results(table, self.folder, self.parameters.get("preset", "quick"))
+        self.inputs[table] = fingerprint(found.to_csv(index=False))
+        return found
 
     def provenance(self) -> "Provenance":
         """Return the record of this run, shown as a table where a notebook ends with it."""
@@ -297,6 +383,7 @@ class Chapter:
                 "versions": versions(),
                 "code": code_fingerprint(),
                 "tables": {k: fingerprint(v.to_csv(index=False)) for k, v in self.tables.items()},
+                "inputs": self.inputs,
             }
         )
 

@@ -20,6 +20,7 @@ from symgen.editions import (
     drop_progress,
     has_tag,
     identity,
+    inputs_changed,
     provenance_record,
     read_executed,
     refresh,
@@ -205,7 +206,8 @@ def execute(
     about = identity(source, preset, parameters)
     path = out / f"{chapter}.ipynb"
     earlier = read_executed(path)
-    if not force and earlier and earlier.metadata.symgen.fingerprint == about["fingerprint"]:
+    same = earlier and earlier.metadata.symgen.fingerprint == about["fingerprint"]
+    if same and not force and not inputs_changed(provenance_record(earlier), out, preset):
         return Outcome(chapter, "unchanged", path, info=dict(earlier.metadata.symgen))
     partial, failed = out / f"{chapter}.partial.ipynb", out / f"{chapter}.failed.ipynb"
     out.mkdir(parents=True, exist_ok=True)
