@@ -631,7 +631,7 @@ def plot_boundaries(draws: Mapping[str, pd.DataFrame]) -> tuple[Figure, pd.DataF
     found = pd.concat(rows, ignore_index=True)
     steps = sorted({int(s) for s in found["step"].dropna()})
     place = {**{s: k for k, s in enumerate(steps)}, None: len(steps)}
-    height = 1.9 + 0.34 * len(draws)
+    height = 1.9 + 0.42 * len(draws)
     figure, axes = plt.subplots(1, 2, figsize=(8.6, height), sharey=True, sharex=True)
     for ax, name in zip(axes, ("t1", "t2"), strict=True):
         for k, label in enumerate(draws):
@@ -642,7 +642,8 @@ def plot_boundaries(draws: Mapping[str, pd.DataFrame]) -> tuple[Figure, pd.DataF
             for at, share in zip(x, some["share"], strict=True):
                 if share >= 0.05:
                     note = {"textcoords": "offset points", "size": 8.5, "ha": "center"}
-                    ax.annotate(f"{share:.0%}", (at, k), (0, 11), **note)
+                    above = 4 + 0.5 * (25 + 330 * share) ** 0.5
+                    ax.annotate(f"{share:.0%}", (at, k), (0, above), **note)
         ax.set(title=f"$t_{name[1]}$", xlabel="optimizer steps", ylim=(len(draws) - 0.4, -0.75))
         ax.set_xlim(-0.6, len(steps) + 0.6)
         ax.set_xticks(range(len(steps) + 1), [*map(str, steps), "none"])
@@ -758,7 +759,7 @@ def plot_order_tail(
         ax.axhline(limit, color="black", lw=1, ls=(0, (4, 2)))
         ax.annotate(f"{limit:.0%}", (0, limit), xytext=(-2, 3), textcoords="offset points", size=9)
         ax.set(title=title, yscale="log", ylim=(floor, 1.5), xticks=above)
-        ax.set(xlabel="M", ylabel="share of strength above order M")
+        ax.set(xlabel="M", ylabel="share above order M")
     for ax in axes.flat[len(tails) :]:
         ax.set_axis_off()
     handles = axes.flat[0].get_legend_handles_labels()
@@ -798,7 +799,7 @@ def plot_average_output(
         left.axhline(0, color="black", lw=0.8)
         left.set(xlabel="m, variables present", ylabel="u(m) / largest |u|", xticks=m[::2])
         left.set(title=title, ylim=(-1.08, 1.08))
-        left.legend(loc="best", fontsize=9)
+        left.legend(loc="lower left", fontsize=9, frameon=True, framealpha=0.85, edgecolor="none")
         falls = u.diff(dim=-1) < 0
         found = np.array([interval(falls[:, k].double()) for k in m[:-1]])
         luck = (reference[title].diff(dim=-1) < 0).double().mean(0).numpy()
@@ -858,7 +859,7 @@ def plot_exponents(
         labels = []
         for name, side in (("output rises", up), ("output falls", ~up)):
             none, any_ = int((side & p.isnan()).sum()), int((side & (p == 0)).sum())
-            labels.append(f"{name} ({int(side.sum())})\nno p: {none}, any small p: {any_}")
+            labels.append(f"{name} ({int(side.sum())})\nno p: {none}\nany small p: {any_}")
         right.set_xticks([0, 1], labels)
         right.set(xlim=(-0.5, 1.5), ylim=(0, top), ylabel="smallest p", title=title)
         right.legend(loc="upper right", fontsize=9)
@@ -896,14 +897,16 @@ def plot_one_average(v: Tensor, title: str = "") -> tuple[Figure, pd.DataFrame]:
     left.axhline(0, color="black", lw=0.8)
     left.set(xlabel="m, variables present", ylabel="v[S] - v[0] (log odds)", xticks=m)
     left.legend(loc="best", fontsize=9)
-    right.set(xscale="log", xlabel="m / n", title="")
-    right.set_xticks(m[1:] / n, [f"{k}/{n}" if k in (1, 2, 3, 5, n) else "" for k in m[1:]])
-    right.minorticks_off()
     above = u[1:] > 0
     if u[-1] > 0:
+        right.set(xscale="log", yscale="log", xlim=(0.9 / n, 1.1), ylim=(0.02, 2))
+        right.set_xticks(m[1:] / n, [f"{k}/{n}" if k in (1, 2, 3, 5, n) else "" for k in m[1:]])
+        ticks = [0.03, 0.1, 0.3, 1]
+        right.set_yticks(ticks, [f"{t:g}" for t in ticks])
+        right.minorticks_off()
+        right.set(xlabel="m / n", ylabel="u(m) / u(n)")
         share = np.where(above, u[1:] / u[-1], np.nan)
         right.plot(m[1:] / n, share, "-o", ms=4, color=COLOURS["network"])
-        right.set(yscale="log", ylabel="u(m) / u(n)")
         if above.all():
             slope = np.diff(np.log(share)) / np.diff(np.log(m[1:]))
             k = int(slope.argmax())
@@ -917,7 +920,7 @@ def plot_one_average(v: Tensor, title: str = "") -> tuple[Figure, pd.DataFrame]:
     else:
         text = "u(n) is not positive:\nnothing to bound from below"
         right.text(0.5, 0.5, text, transform=right.transAxes, ha="center", va="center", size=10)
-        right.set_yticks([])
+        right.set_axis_off()
     figure.suptitle(title, fontsize=12, weight="bold")
     lowest, highest = [g.min() for g in by_size], [g.max() for g in by_size]
     return figure, pd.DataFrame({"m": m, "u": u, "lowest": lowest, "highest": highest})
