@@ -33,6 +33,7 @@ from symgen.networks import build_network, load_causal_lm
 from symgen.prefix_tree import PrefixTreeWarning
 from symgen.provenance import Chapter
 from symgen.removal import gap_closed, loss_gap, random_share, removal_losses, removal_table
+from symgen.results import benchmarks, reported
 from symgen.sparsify import ConvergenceWarning, sparsify
 from symgen.states import PrecisionWarning, log_odds
 from symgen.study import Study

@@ -17,9 +17,9 @@ from symgen.provenance import (
     cache_folder,
     code_fingerprint,
     fingerprint,
-    read_results,
     versions,
 )
+from symgen.results import read_results
 
 SCHEMA = 1  # of the `symgen` entry in a notebook's metadata
 IDENTITY = ("schema", "preset", "parameters", "sources", "code", "versions")

@@ -22,6 +22,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from symgen.results import read_results
+
 try:
     import resource
 except ModuleNotFoundError:  # Windows
@@ -246,29 +248,6 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found
-
-
-def read_results(table: str, folder: Path | None = None, preset: str = "quick") -> pd.DataFrame:
-    """Return a result table of all chapters: of a run, and of the stored editions.
-
-    Args:
-        table: name of the table, such as ``"claims"``.
-        folder: of a run, which stands for its preset; None reads stored editions alone.
-        preset: of that run.
-    """
-    stored = PACKAGE.parent / "data" / "editions"
-    folders = {path.parent.name: path for path in sorted(stored.glob("*/tables"))}
-    if folder is not None:
-        folders[preset] = folder / "tables"
-    parts = []
-    for name, path in folders.items():
-        for file in sorted(path.glob(f"*.{table}.csv")):
-            about = {"preset": name, "chapter": file.name.split(".")[0]}
-            parts.append(pd.read_csv(file).assign(**about))
-    if not parts:
-        return pd.DataFrame(columns=["preset", "chapter"])
-    whole = pd.concat(parts, ignore_index=True)
-    return whole[["preset", "chapter", *whole.columns.drop(["preset", "chapter"])]]
 
 
 class Chapter:

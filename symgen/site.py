@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import pandas as pd
 import yaml
 
 from symgen.editions import (
@@ -25,6 +26,7 @@ from symgen.editions import (
     write_notebook,
 )
 from symgen.provenance import PACKAGE, atomic, fingerprint
+from symgen.results import read_results
 from symgen.runs import BookError, chapter_names, read_chapter, read_yaml, unknown
 
 # Package, version, the part of it that a page loads, and where the site has it.
@@ -86,7 +88,8 @@ def _stage(book: Path, stage: Path, sources: list[Path]) -> None:
         copy(book / name, stage / name)
     (stage / "chapters").mkdir()
     for page in (book / "chapters").glob("*.md"):
-        shutil.copyfile(page, stage / "chapters" / page.name)
+        text = TABLE.sub(lambda m: _table(book, m[1], sources), page.read_text(encoding="utf-8"))
+        (stage / "chapters" / page.name).write_text(text, encoding="utf-8")
     for name in chapter_names(book):
         write_notebook(_page(book, name, sources), stage / "chapters" / f"{name}.ipynb")
     config = read_yaml(book / "_config.yml")
@@ -98,6 +101,52 @@ def _stage(book: Path, stage: Path, sources: list[Path]) -> None:
         options["mathjax_path"] = "../vendor/mathjax/tex-mml-chtml.js"
         options["nb_ipywidgets_js"] = {"../vendor/widgets/embed.js": {}}
     (stage / "_config.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+
+
+# In a Markdown page, `<!-- table: NAME -->` stands for a table that is made when the site is.
+TABLE = re.compile(r"<!-- table: (.+?) -->")
+
+
+def _table(book: Path, name: str, sources: list[Path]) -> str:
+    """Return a table in Markdown: the costs, the networks, or a file with rows of one place."""
+    if name == "costs":
+        found = _costs(book, sources)
+    elif name == "networks":
+        folder = next((f for f in sources if (f / "tables").is_dir()), None)
+        found = read_results("networks", folder)
+        found = found.drop(columns=["chapter"]).drop_duplicates() if len(found) else found
+    else:
+        file, _, place = name.partition(" ")
+        found = pd.read_csv(book / "data" / file)
+        found = found[found["place"] == place].drop(columns="place")
+    if not len(found):
+        return "*No run has been stored yet.*"
+    lines = [list(found.columns), ["---"] * found.shape[1], *found.astype(object).values.tolist()]
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|")
+
+
+def _costs(book: Path, sources: list[Path]) -> pd.DataFrame:
+    """Return what each chapter took at each preset, from its executed copies."""
+    folders = [*sources, *(edition_folder(book, e) for e in ("quick", *edition_names(book)))]
+    rows = {}
+    for name in chapter_names(book):
+        for folder in folders:
+            executed = read_executed(folder / f"{name}.ipynb")
+            if executed is None or (name, executed.metadata.symgen["preset"]) in rows:
+                continue
+            about, record = executed.metadata.symgen, provenance_record(executed)
+            rows[name, about["preset"]] = {
+                "chapter": f"[{name}]({name})",
+                "preset": about["preset"],
+                "seconds": round(about["seconds"]),
+                "memory (MiB)": about["memory"].get("host", ""),
+                "machine": record.get("device", ""),
+            }
+    return pd.DataFrame(rows.values())
 
 
 def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:

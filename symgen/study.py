@@ -5,6 +5,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from symgen.data import Data, load_dataset
 from symgen.dynamics import Dynamics, Extractor, track
 from symgen.interactions import Interactions
@@ -109,6 +111,27 @@ class Study:
             )
             for k, part in enumerate(self.names)
         ]  # fmt: skip
+
+    @property
+    def accuracies(self) -> pd.DataFrame:
+        """One row a network: what it was trained on, for how long, and what it reaches."""
+        rows = []
+        for part, run in zip(self.names, self.runs, strict=True):
+            last = run.records.iloc[-1]
+            rows.append(
+                {
+                    "network": self.network,
+                    "data": self.dataset,
+                    "classes": self.data.spec["classes"],
+                    "part": part,
+                    "training samples": len(self.data.part(part)),
+                    "wrong labels": self.label_noise,
+                    "epochs": self.epochs,
+                    "training accuracy": float(last["train_accuracy"]),
+                    "test accuracy": float(last["test_accuracy"]),
+                }
+            )
+        return pd.DataFrame(rows)
 
     def extractor(self, part: str = "test", **changes: Any) -> Extractor:
         """Return an `Extractor` for samples of a part.
