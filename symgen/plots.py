@@ -603,7 +603,8 @@ def plot_several_dynamics(
             ax.set_ylim(0, None)
         else:
             ax.axhline(0, color="black", lw=0.8)
-    ticks = [e for e in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200) if start <= e <= stop]
+    sizes = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200)
+    ticks = [e for e in sizes if start <= e <= stop]
     last = axes[-1, 0]
     last.set(xscale="log", xlabel="epochs of training (logarithmic)")
     last.set_xticks([left, *ticks], ["untrained", *(f"{e:g}" for e in ticks)])
