@@ -21,6 +21,7 @@ from torch import Tensor
 from symgen.dynamics import Phases
 from symgen.generalization import interval, transfer
 from symgen.interactions import SALIENT_SHARE, Interactions
+from symgen.verdicts import benchmark_table, claims_table, plot_price, plot_verdicts  # noqa: F401
 
 COLOURS = {
     "and": "#0072B2",
@@ -726,7 +727,7 @@ def plot_removed_outputs(
     return ax, pd.concat(rows, ignore_index=True)
 
 
-def _rows(count: int, columns: int, height: float = 3.0) -> tuple[Figure, np.ndarray]:
+def _panels(count: int, columns: int, height: float) -> tuple[Figure, np.ndarray]:
     size = (4.3 * columns, height * count)
     return plt.subplots(count, columns, figsize=size, squeeze=False)
 
@@ -743,7 +744,7 @@ def plot_order_tail(
     Returns:
         Figure, and a table: panel, label, above, share, low95, high95 (means over samples).
     """
-    figure, axes = _rows(-(-len(tails) // 2), min(2, len(tails)), 3.5)
+    figure, axes = _panels(-(-len(tails) // 2), min(2, len(tails)), 3.5)
     known = {"AND": ("and", "-", "o"), "OR": ("or", "-", "s"), "no split": ("network", "--", "^")}
     floor, rows = 1e-4, []
     for ax, (title, lines) in zip(axes.flat, tails.items(), strict=False):
@@ -781,7 +782,7 @@ def plot_average_output(
         Figure, and a table: panel, m (the step from m to m + 1), falls with low95 and high95 (the
         share of samples), chance (that of the reference).
     """
-    figure, axes = _rows(len(averages), 2, 3.3)
+    figure, axes = _panels(len(averages), 2, 3.3)
     rows = []
     for (left, right), (title, u) in zip(axes, averages.items(), strict=True):
         u = u.cpu().double()
@@ -834,7 +835,7 @@ def plot_exponents(
         Figure, and a table: panel, sample, p (missing where there is none), rises (whether
         u(n) > 0).
     """
-    figure, axes = _rows(len(averages), 2, 3.3)
+    figure, axes = _panels(len(averages), 2, 3.3)
     rows = []
     top = 1.15 * max([2.0, *(float(p.nan_to_num(0).max()) for p in exponents.values())])
     for (left, right), (title, u) in zip(axes, averages.items(), strict=True):
@@ -879,7 +880,7 @@ def plot_one_average(v: Tensor, title: str = "") -> tuple[Figure, pd.DataFrame]:
     Returns:
         Figure, and a table: m, u, lowest, highest (of v[S] - v[0] over the states of that size).
     """
-    figure, ((left, right),) = _rows(1, 2, 3.3)
+    figure, ((left, right),) = _panels(1, 2, 3.3)
     v = v.cpu().double()
     n = (len(v) - 1).bit_length()
     size = np.array([s.bit_count() for s in range(len(v))])
@@ -975,5 +976,359 @@ def plot_conditions(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         ax.set(title=measure, ylim=(0, None), xlim=(-0.3, len(rows) - 0.6))
         ax.title.set_fontsize(10)
     handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=2)
+    return figure, table
+
+
+def _rows(count: int, columns: int, width: float, height: float, **shape: Any) -> tuple:
+    """Return a figure with one row of panels a study."""
+    size = (width, 0.7 + height * count)
+    figure, axes = plt.subplots(count, columns, figsize=size, squeeze=False, **shape)
+    figure.get_layout_engine().set(h_pad=0.08)
+    return figure, axes
+
+
+def _legend_below(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
+    """Draw one legend for the entries of several panels."""
+    pairs = [pair for ax in axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
+    figure.legend(*zip(*pairs, strict=True), loc="outside lower center", ncols=columns)
+
+
+def plot_baseline_spectra(
+    spectra: Mapping[str, tuple[Tensor, Sequence[Tensor]]],
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw order spectra whose generalizable part grows with the number of baselines (Fig. 5).
+
+    Args:
+        spectra: label to the spectrum of all salient interactions, (sample, 2, n + 1) of
+            `order_spectrum`, and the generalizable ones with 1, 2, ... baselines.
+
+    Returns:
+        Figure, and a table: label, order, sign, baselines (0: all salient), strength (log odds,
+        mean over samples).
+    """
+    figure, axes = plt.subplots(1, len(spectra), figsize=(9.6, 4.2), squeeze=False)
+    most = max(len(parts) for _, parts in spectra.values())
+    shades = sns.light_palette(COLOURS["generalizable"], most + 1, reverse=True)
+    hatches, rows = ["", "\\\\", "..", "xx", "--"], []
+    for ax, (label, (total, parts)) in zip(axes[0], spectra.items(), strict=True):
+        orders = np.arange(1, total.shape[-1])
+        means = [x.mean(0).cpu().numpy()[:, 1:] for x in (total, *parts)]
+        style = {"width": 0.85, "edgecolor": "white", "lw": 0.6}
+        # From the widest to the narrowest, so that each lies on the one before.
+        for k in (0, *range(len(parts), 0, -1)):
+            look = {"color": COLOURS["all"], "hatch": "///", "label": "not generalizable"}
+            if k:
+                name = "to 1 baseline" if k == 1 else f"to any of {k}"
+                look = {"color": shades[k - 1], "hatch": hatches[(k - 1) % 5], "label": name}
+            ax.bar(orders, means[k][0], **look, **style)
+            ax.bar(orders, means[k][1], **{**look, "label": None}, **style)
+            for s, sign in enumerate(("positive", "negative")):
+                about = {"label": label, "order": orders, "sign": sign, "baselines": k}
+                rows.append(pd.DataFrame({**about, "strength": means[k][s]}))
+        ax.axhline(0, color="black", lw=0.8)
+        ax.set(title=label, xlabel="order (number of variables)", xticks=orders)
+    axes[0, 0].set_ylabel("strength (log odds)")
+    richest = max(axes[0], key=lambda ax: len(ax.get_legend_handles_labels()[1]))
+    handles, labels = richest.get_legend_handles_labels()
+    figure.legend(handles[::-1], labels[::-1], loc="outside lower center", ncols=3)
+    return figure, pd.concat(rows, ignore_index=True)
+
+
+def plot_baseline_power(table: pd.DataFrame, subsets: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Draw H against the number of baselines, its chance level, and what lies above chance.
+
+    Args:
+        table: columns label, baselines, and for each quantity q of power, chance and lift the
+            columns q, q_low95, q_high95.
+        subsets: columns label, baselines, power: of every choice of baselines.
+
+    Returns:
+        Figure, and the table.
+    """
+    labels = list(dict.fromkeys(table["label"]))
+    figure, axes = _rows(len(labels), 2, 9.6, 3.1, sharex=True)
+    for (left, right), label in zip(axes, labels, strict=True):
+        rows, dots = (t[t["label"] == label] for t in (table, subsets))
+        for ax, name, colour, line, text in (
+            (left, "power", "generalizable", "o-", "H, any of k baselines"),
+            (left, "chance", "chance", "s:", "chance level: relabelled baselines"),
+            (right, "lift", "network", "D--", "H minus chance"),
+        ):
+            ax.plot(rows["baselines"], rows[name], line, color=COLOURS[colour], ms=5, label=text)
+            band = rows[f"{name}_low95"], rows[f"{name}_high95"]
+            ax.fill_between(rows["baselines"], *band, color=COLOURS[colour], alpha=0.15, lw=0)
+        style = {"color": "black", "ms": 4, "mew": 0.9, "alpha": 0.55, "label": "one choice of k"}
+        left.plot(dots["baselines"], dots["power"], "_", **style)
+        left.set(title=label, ylabel="H", ylim=(0, 1))
+        right.set(title=label, ylabel="H minus chance", ylim=(min(0, right.get_ylim()[0]), None))
+        right.axhline(0, color="black", lw=0.8)
+    for ax in axes[-1]:
+        ax.set(xlabel="number k of baselines", xticks=sorted(table["baselines"].unique()))
+    _legend_below(figure, axes[0], 2)
+    return figure, table
+
+
+def plot_baseline_gains(table: pd.DataFrame, xlabel: str) -> tuple[Figure, pd.DataFrame]:
+    """Draw what further baselines add, beside what they add by chance, one panel a study.
+
+    Args:
+        table: columns label, step (its name on the axis), gain, chance (the same for relabelled
+            baselines), above, low95, high95 (gain minus chance with its interval).
+        xlabel: what the steps are.
+
+    Returns:
+        Figure, and the table.
+    """
+    labels = list(dict.fromkeys(table["label"]))
+    figure, axes = plt.subplots(1, len(labels), figsize=(9.6, 3.9), squeeze=False)
+    for ax, label in zip(axes[0], labels, strict=True):
+        rows = table[table["label"] == label]
+        x = np.arange(len(rows))
+        style = {"width": 0.36, "edgecolor": "white"}
+        ax.bar(x - 0.2, rows["gain"], color=COLOURS["generalizable"], label="gain", **style)
+        look = {"color": COLOURS["all"], "hatch": "///", "label": "gain by chance"}
+        ax.bar(x + 0.2, rows["chance"], **look, **style)
+        errors = np.abs(rows[["low95", "high95"]].to_numpy().T - rows["above"].to_numpy())
+        look = {"color": COLOURS["network"], "fmt": "D", "ms": 5, "capsize": 3}
+        ax.errorbar(x, rows["above"], errors, label="gain above chance, 95 %", **look)
+        ax.axhline(0, color="black", lw=0.8)
+        ax.set_xticks(x, rows["step"])
+        ax.set(title=label, xlabel=xlabel)
+    axes[0, 0].set_ylabel("gain, share of salient strength")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure, table
+
+
+def plot_baseline_hits(table: pd.DataFrame, rules: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Draw how many baselines share an interaction, and H for three rules of counting them.
+
+    Args:
+        table: columns label, hits (how many baselines), share (of salient strength), low95,
+            high95, chance.
+        rules: columns label, rule, baselines, lift (H minus chance), low95, high95.
+
+    Returns:
+        Figure, and the table of hits.
+    """
+    labels = list(dict.fromkeys(table["label"]))
+    figure, axes = _rows(len(labels), 2, 9.6, 3.1)
+    for (left, right), label in zip(axes, labels, strict=True):
+        rows = table[table["label"] == label]
+        left.bar(rows["hits"], rows["share"], color=COLOURS["generalizable"], label="observed")
+        errors = np.abs(rows[["low95", "high95"]].to_numpy().T - rows["share"].to_numpy())
+        left.errorbar(rows["hits"], rows["share"], errors, **WHISKERS)
+        dashes = {"colors": COLOURS["chance"], "ls": (0, (2, 1)), "lw": 2, "label": "chance level"}
+        left.hlines(rows["chance"], rows["hits"] - 0.42, rows["hits"] + 0.42, **dashes)
+        left.set(title=label, ylabel="share of salient strength", xticks=rows["hits"])
+        for i, (rule, part) in enumerate(
+            rules[rules["label"] == label].groupby("rule", sort=False)
+        ):
+            x = part["baselines"] + 0.07 * (i - 1)
+            errors = np.abs(part[["low95", "high95"]].to_numpy().T - part["lift"].to_numpy())
+            look = {"color": sns.color_palette("colorblind")[i], "capsize": 3, "ms": 6}
+            look |= {"marker": "os^"[i], "ls": ["-", "--", "-."][i]}
+            right.errorbar(x, part["lift"], errors, label=f"transfer to {rule}", **look)
+        right.axhline(0, color="black", lw=0.8)
+        right.set(title=label, ylabel="H minus chance", xticks=sorted(set(part["baselines"])))
+    axes[-1, 0].set_xlabel("how many baselines share the interaction")
+    axes[-1, 1].set_xlabel("number k of baselines")
+    _legend_below(figure, axes[0], 3)
+    return figure, table
+
+
+def plot_similarity(
+    pairs: Mapping[str, tuple[Interactions, Interactions]],
+    tau: float = SALIENT_SHARE,
+    relative_to: str = "max",
+    lines: Sequence[float] = (0.5, 0.25),
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw effects in a network and in its baseline with lines of equal similarity (Eq. 19, 20).
+
+    Args:
+        pairs: title of a panel to the interactions of target and baseline on several samples.
+        tau, relative_to: saliency; see `Interactions.salient`.
+        lines: similarities to draw lines for, besides 1.
+
+    Returns:
+        Figure, and a table: panel, sample, type, order, target and baseline (effects over the
+        mean span of each network), similarity, transfers (the binary metric).
+    """
+    figure, axes = _panels(-(-len(pairs) // 2), min(2, len(pairs)), 4.3)
+    rows, edge, drawn = [], 0.02, None
+    for ax, (title, (target, baseline)) in zip(axes.flat, pairs.items(), strict=False):
+        level = {"tau": tau, "relative_to": relative_to}
+        salient = torch.stack(target.salient(**level), -2)
+        alike = torch.stack(transfer(target, baseline, metric="similarity"), -2)[salient]
+        binary = torch.stack(transfer(target, baseline, **level), -2)[salient] > 0
+        sample, kind, index = salient.nonzero(as_tuple=True)
+        x, y = (i.effects[salient] / i.span.mean() for i in (target, baseline))
+        table = pd.DataFrame(
+            {
+                "panel": title,
+                "sample": sample,
+                "type": np.array(["and", "or"])[kind.numpy()],
+                "order": target.order[index],
+                "target": x,
+                "baseline": y,
+                "similarity": alike,
+                "transfers": binary,
+            }
+        )
+        for ok, marker in ((False, "X"), (True, "o")):
+            some = table[table["transfers"] == ok]
+            label = "transfers (binary)" if ok else "does not transfer"
+            style = {"cmap": "viridis_r", "vmin": 0, "vmax": 1, "s": 22, "alpha": 0.8, "lw": 0}
+            place = some["target"], some["baseline"]
+            drawn = ax.scatter(*place, c=some["similarity"], marker=marker, label=label, **style)
+        top = 1.3 * float(max(table["target"].abs().max(), table["baseline"].abs().max(), 0.1))
+        ray = np.concatenate([[0], np.geomspace(edge / 20, 10 * top, 200)])
+        for s, look in zip((1, *lines), ("-", "--", ":", "-."), strict=False):
+            for sign in (-1, 1):
+                for a, b in ((ray, s * ray), (s * ray, ray)):
+                    ax.plot(sign * a, sign * b, look, color="black", lw=0.9, zorder=0)
+            ax.plot([], [], look, color="black", lw=0.9, label=f"similarity {s:g}")
+        ticks = [t for t in (-1, -0.1, 0, 0.1, 1) if abs(t) <= top]
+        for axis in ("x", "y"):
+            getattr(ax, f"set_{axis}scale")("symlog", linthresh=edge, linscale=0.6)
+            getattr(ax, f"set_{axis}ticks")(ticks, [f"{t:g}" for t in ticks])
+            getattr(ax, f"set_{axis}lim")(-top, top)
+        ax.minorticks_off()
+        ax.set(title=title, xlabel="effect in the target / mean span")
+        ax.set_ylabel("effect in the baseline / mean span")
+        rows.append(table)
+    for ax in axes.flat[len(pairs) :]:
+        ax.set_axis_off()
+    figure.colorbar(drawn, ax=axes, label="similarity", shrink=0.7)
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9)
+    return figure, pd.concat(rows, ignore_index=True)
+
+
+def plot_metric_spectra(
+    totals: Mapping[str, Tensor], kept: Mapping[str, Mapping[str, Tensor]]
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw order spectra side by side, generalizable by one metric and by others (Fig. 10).
+
+    Args:
+        totals: title to the spectrum of all salient interactions, of `order_spectrum`.
+        kept: the same titles to label of a metric to the generalizable spectrum.
+
+    Returns:
+        Figure, and a table: panel, metric, and the columns of `plot_spectrum`.
+    """
+    metrics = list(next(iter(kept.values())))
+    figure, axes = _panels(len(totals), len(metrics), 3.2)
+    tables = []
+    for line, (title, total) in zip(axes, totals.items(), strict=True):
+        for ax, metric in zip(line, metrics, strict=True):
+            _, table = plot_spectrum(total, kept[title][metric], ax)
+            ax.set_title(f"{title}: {metric}", size=11)
+            ax.get_legend().remove()
+            tables.append(table.assign(panel=title, metric=metric))
+        bounds = np.array([ax.get_ylim() for ax in line])
+        for ax in line:
+            ax.set_ylim(bounds[:, 0].min(), bounds[:, 1].max())
+    handles = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=2)
+    return figure, pd.concat(tables, ignore_index=True)
+
+
+def plot_shapes(
+    spectra: Mapping[str, Mapping[str, Tensor]], draws: int = 500
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw how strength is shared out over orders, positive up and negative down, each adding to 1.
+
+    Args:
+        spectra: title of a panel to label to a spectrum (sample, 2, n + 1) of `order_spectrum`.
+        draws: resamples of the samples for the 95 % bands.
+
+    Returns:
+        Figure, and a table: panel, label, sign, order, share, low95, high95.
+    """
+    figure, axes = _panels(-(-len(spectra) // 2), min(2, len(spectra)), 3.5)
+    looks = (("generalizable", "-", "o"), ("and", "--", "s"), ("non-generalizable", ":", "X"))
+    rows = []
+    for ax, (title, lines) in zip(axes.flat, spectra.items(), strict=False):
+        for (label, part), (colour, style, marker) in zip(lines.items(), looks, strict=True):
+            part = part.abs().cpu().double()
+            generator = torch.Generator().manual_seed(0)
+            index = torch.randint(len(part), (draws, len(part)), generator=generator)
+            sums = torch.cat([part.sum(0, keepdim=True), part[index].sum(1)])
+            shares = sums / sums.sum((-2, -1), keepdim=True)
+            spread = torch.tensor([0.025, 0.975], dtype=part.dtype)
+            low, high = shares[1:].nanquantile(spread, 0)
+            order = np.arange(1, part.shape[-1])
+            for k, sign in enumerate((1, -1)):
+                look = {"color": COLOURS[colour], "marker": marker, "ms": 4}
+                look["label"] = label if sign == 1 else None
+                ax.plot(order, sign * shares[0, k, 1:], style, **look)
+                bounds = sign * low[k, 1:], sign * high[k, 1:]
+                ax.fill_between(order, *bounds, color=COLOURS[colour], alpha=0.15, lw=0)
+                columns = {"share": shares[0, k, 1:], "low95": low[k, 1:], "high95": high[k, 1:]}
+                about = {"panel": title, "label": label, "sign": ("positive", "negative")[k]}
+                rows.append(pd.DataFrame({**about, "order": order, **columns}))
+        ax.axhline(0, color="black", lw=0.8)
+        ax.set(title=title, xlabel="order (number of variables)", xticks=order)
+        ax.set_ylabel("share of its strength")
+    for ax in axes.flat[len(spectra) :]:
+        ax.set_axis_off()
+    handles = axes.flat[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=len(handles[0]))
+    return figure, pd.concat(rows, ignore_index=True)
+
+
+def plot_metric_power(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Draw H of groups of orders by several metrics, each with its interval and chance level.
+
+    Args:
+        table: columns panel, orders, metric, power, low95, high95, chance.
+    """
+    panels = list(dict.fromkeys(table["panel"]))
+    metrics = list(dict.fromkeys(table["metric"]))
+    figure, axes = _panels(-(-len(panels) // 2), min(2, len(panels)), 3.5)
+    looks = (("generalizable", ""), ("and", "///"), ("or", "..."))
+    width = 0.8 / len(metrics)
+    for ax, panel in zip(axes.flat, panels, strict=False):
+        for k, metric in enumerate(metrics):
+            rows = table[(table["panel"] == panel) & (table["metric"] == metric)]
+            place = np.arange(len(rows)) + width * (k - (len(metrics) - 1) / 2)
+            style = {"color": COLOURS[looks[k][0]], "hatch": looks[k][1], "edgecolor": "white"}
+            ax.bar(place, rows["power"], width=0.95 * width, label=metric, **style)
+            errors = np.abs(rows[["low95", "high95"]].to_numpy().T - rows["power"].to_numpy())
+            ax.errorbar(place, rows["power"], errors, **WHISKERS)
+            dashes = {"colors": "black", "ls": (0, (2, 1)), "lw": 2}
+            label = "chance level" if k == len(metrics) - 1 else None
+            ends = place - 0.46 * width, place + 0.46 * width
+            ax.hlines(rows["chance"], *ends, label=label, **dashes)
+            if k == 0:
+                for x in np.flatnonzero(rows["power"].isna()):
+                    ax.text(x, 0.02, "none", ha="center", size=9)
+        ax.set_xticks(range(len(rows)), rows["orders"], fontsize=9)
+        ax.set(title=panel, ylabel="generalization power H", ylim=(0, 1))
+        ax.set(xlabel="orders", xlim=(-0.6, len(rows) - 0.4))
+    for ax in axes.flat[len(panels) :]:
+        ax.set_axis_off()
+    handles = axes.flat[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=len(handles[0]))
+    return figure, table
+
+
+def plot_similarity_cuts(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Draw H against the smallest similarity that counts, one panel a study.
+
+    Args:
+        table: column panel, and those of `plot_sensitivity`.
+    """
+    panels = list(dict.fromkeys(table["panel"]))
+    figure, axes = _panels(-(-len(panels) // 2), min(2, len(panels)), 3.5)
+    for ax, panel in zip(axes.flat, panels, strict=False):
+        xlabel = "smallest similarity s that counts"
+        plot_sensitivity(table[table["panel"] == panel], xlabel, ax=ax)
+        ax.set_title(panel)
+        ax.get_legend().remove()
+    for ax in axes.flat[len(panels) :]:
+        ax.set_axis_off()
+    handles = axes.flat[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=2)
     return figure, table
