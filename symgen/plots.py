@@ -477,22 +477,25 @@ def plot_sensitivity(
     """Draw averages of H, and chance levels, against a setting of the method.
 
     Args:
-        table: columns setting (> 0), label, power, low95, high95, chance.
+        table: columns setting (>= 0), label, power, low95, high95, chance. A setting of 0 has no
+            place on the logarithmic axis; it stands left of the others.
         xlabel: what the setting is.
         default: its usual value, marked.
     """
     ax = _axes(ax)
+    settings = np.sort(table["setting"].unique())
+    left = settings[settings > 0].min(initial=1.0) / 2
     for i, (label, rows) in enumerate(table.groupby("label", sort=False)):
         colour, marker = sns.color_palette("colorblind")[i], "os^D"[i % 4]
-        x, style = rows["setting"], {"color": colour, "marker": marker}
+        x = rows["setting"].where(rows["setting"] > 0, left)
+        style = {"color": colour, "marker": marker}
         ax.plot(x, rows["power"], ms=5, label=label, **style)
         ax.fill_between(x, rows["low95"], rows["high95"], color=colour, alpha=0.15, lw=0)
         ax.plot(x, rows["chance"], ":", ms=3, label=f"chance, {label}", **style)
     if default is not None:
-        ax.axvline(default, color="black", lw=1, ls=(0, (4, 2)))
-    settings = table["setting"].unique()
+        ax.axvline(default or left, color="black", lw=1, ls=(0, (4, 2)))
     ax.set(xscale="log", xlabel=xlabel, ylabel="generalization power H", ylim=(0, 1))
-    ax.set_xticks(settings, [f"{x:g}" for x in settings])
+    ax.set_xticks(np.where(settings > 0, settings, left), [f"{x:g}" for x in settings])
     ax.minorticks_off()
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return ax, table
@@ -1331,4 +1334,124 @@ def plot_similarity_cuts(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         ax.set_axis_off()
     handles = axes.flat[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=2)
+    return figure, table
+
+
+def plot_baseline_values(
+    table: pd.DataFrame, neutral: float | None = None
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw what changes when masked patches are replaced by something else, sample by sample.
+
+    Args:
+        table: columns baseline, sample, measure, value, chance (missing where there is none).
+        neutral: value of the first measure to mark.
+
+    Returns:
+        Figure, and a table: measure, baseline, mean, low95, high95, chance.
+    """
+    names, measures = (list(dict.fromkeys(table[k])) for k in ("baseline", "measure"))
+    figure, axes = plt.subplots(1, len(measures), figsize=(3.5 * len(measures), 3.3))
+    rows = []
+    for ax, measure in zip(axes, measures, strict=True):
+        wide = table[table["measure"] == measure].pivot(
+            index="sample", columns="baseline", values="value"
+        )[names]
+        look = {"color": COLOURS["all"], "marker": "o", "ms": 5, "lw": 1}
+        for values in wide.to_numpy():
+            ax.plot(range(len(names)), values, **look)
+        luck = table[table["measure"] == measure].groupby("baseline")["chance"].mean()[names]
+        dashes = {"colors": COLOURS["chance"], "ls": (0, (2, 1)), "lw": 2}
+        for x, name in enumerate(names):
+            mean, low, high = interval(torch.tensor(wide[name].to_numpy()))
+            errors = [[mean - low], [high - mean]]
+            style = {"marker": "D", "ms": 7, "color": COLOURS["network"], "capsize": 5, "lw": 1.5}
+            ax.errorbar([x + 0.12], [mean], errors, zorder=3, **style)
+            if not np.isnan(luck[name]):
+                label = "chance" if x == 1 else None
+                ax.hlines(luck[name], x - 0.3, x + 0.3, label=label, **dashes)
+            rows.append((measure, name, mean, low, high, luck[name]))
+        if measure == measures[0] and neutral is not None:
+            ax.axhline(neutral, color="black", lw=1, ls=":", label="undecided")
+        if ax.get_legend_handles_labels()[0]:
+            ax.legend(loc="best", fontsize=9)
+        ax.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names])
+        ax.set(xlim=(-0.5, len(names) - 0.5))
+        ax.set_title(measure, size=11)
+    return figure, pd.DataFrame(
+        rows, columns=["measure", "baseline", "mean", "low95", "high95", "chance"]
+    )
+
+
+def plot_face(
+    table: pd.DataFrame, tau: float, top: int = 16, ax: Axes | None = None
+) -> tuple[Axes, pd.DataFrame]:
+    """Draw how far effects can move while the model stays as sparse as any.
+
+    Args:
+        table: columns label, low, high, centre, vertex (log odds).
+        tau: saliency threshold to mark.
+        top: rows, those with the largest possible effects.
+
+    Returns:
+        Axes, and the rows drawn.
+    """
+    size = table[["low", "high"]].abs().max(axis=1)
+    shown = table.loc[size.sort_values(ascending=False, kind="stable").index].head(top)
+    ax = plt.subplots(figsize=(7.2, 1.1 + 0.3 * len(shown)))[1] if ax is None else ax
+    place = np.arange(len(shown))
+    ax.axvspan(-tau, tau, color=COLOURS["all"], alpha=0.3, lw=0, label="not salient")
+    look = {"colors": COLOURS["train"], "lw": 6, "label": "all sparsest models"}
+    ax.hlines(place, shown["low"], shown["high"], **look)
+    dots = {"ls": "none", "color": COLOURS["network"]}
+    ax.plot(shown["centre"], place, "o", ms=6, label="centre, as sparsify", **dots)
+    cross = {"ls": "none", "color": COLOURS["non-generalizable"], "mew": 2}
+    ax.plot(shown["vertex"], place, "x", ms=8, label="a vertex", **cross)
+    ax.axvline(0, color="black", lw=0.8)
+    ax.set_yticks(place, shown["label"])
+    ax.invert_yaxis()
+    ax.set(xlabel="effect on the output (log odds)")
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=9, handlelength=1.5)
+    return ax, shown.reset_index(drop=True)
+
+
+def plot_low_high(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Draw H of groups of orders for several studies, each with its chance level (Fig. 2).
+
+    Args:
+        table: columns setting, orders, power, low95, high95, chance, samples (with such
+            interactions), of (of how many).
+
+    Returns:
+        Figure, and the table.
+    """
+    groups, settings = (list(dict.fromkeys(table[k])) for k in ("orders", "setting"))
+    height = 1.4 + 0.3 * len(groups) * len(settings)
+    figure, ax = plt.subplots(figsize=(8.2, height))
+    palette = sns.color_palette("colorblind")
+    colours = {group: palette[i] for i, group in enumerate(groups)}
+    step = 0.8 / len(groups)
+    for y, setting in enumerate(settings):
+        for i, group in enumerate(groups):
+            row = table[(table["setting"] == setting) & (table["orders"] == group)].iloc[0]
+            at = y - 0.4 + step * (i + 0.5)
+            count = f"{row['samples']:.0f} of {row['of']:.0f}"
+            ax.text(1.02, at, count, size=8.5, va="center", transform=ax.get_yaxis_transform())
+            if np.isnan(row["power"]):
+                ax.text(0.01, at, "no such interactions", size=8.5, va="center")
+                continue
+            errors = np.abs([[row["low95"] - row["power"]], [row["high95"] - row["power"]]])
+            style = {"color": colours[group], "marker": "os^D"[i % 4], "ms": 7, "capsize": 3}
+            ax.errorbar(row["power"], at, xerr=errors, lw=1.5, **style)
+            mark = {"color": COLOURS["chance"], "marker": "|", "ms": 13, "mew": 2.5}
+            ax.plot(row["chance"], at, ls="none", zorder=1, **mark)
+    for i, group in enumerate(groups):
+        ax.plot([], [], "os^D"[i % 4], color=colours[group], ms=7, label=group)
+    ax.plot([], [], "|", color=COLOURS["chance"], ms=11, mew=2.5, label="chance level")
+    for y in range(1, len(settings)):
+        ax.axhline(y - 0.5, color=COLOURS["all"], lw=0.8)
+    ax.set_yticks(range(len(settings)), [s.replace(" on ", "\non ") for s in settings])
+    ax.set(xlabel="generalization power H", xlim=(-0.02, 1.02), ylim=(len(settings) - 0.5, -0.5))
+    ax.grid(False, axis="y")
+    ax.text(1.02, 1.01, "samples", size=8.5, transform=ax.transAxes)
+    figure.legend(loc="outside lower center", ncols=len(groups) + 1)
     return figure, table
