@@ -1455,3 +1455,104 @@ def plot_low_high(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     ax.text(1.02, 1.01, "samples", size=8.5, transform=ax.transAxes)
     figure.legend(loc="outside lower center", ncols=len(groups) + 1)
     return figure, table
+
+
+def plot_two_spectra(
+    spectra: Mapping[str, tuple[Tensor, Tensor, Tensor]], limits: tuple[float, float] | None = None
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw which part of a spectrum generalizes to one network, and which to another (App. N).
+
+    Args:
+        spectra: title to the spectra of all salient interactions and of those that generalize
+            to B and to C, each (..., 2, n + 1) of `order_spectrum`; averaged over samples.
+        limits: of the vertical axis, to compare figures.
+
+    Returns:
+        Figure, and a table: title, order, sign, total, to_b, to_c (log odds, mean over samples).
+    """
+    figure, axes = plt.subplots(1, len(spectra), figsize=(9.6, 3.9), squeeze=False)
+    rows = []
+    for ax, (title, three) in zip(axes[0], spectra.items(), strict=True):
+        orders = np.arange(1, three[0].shape[-1])
+        means = [x.reshape(-1, *x.shape[-2:]).mean(0).cpu().numpy()[:, 1:] for x in three]
+        for s, sign in enumerate(("positive", "negative")):
+            total, to_b, to_c = (x[s] for x in means)
+            style = {"color": COLOURS["all"], "alpha": 0.45, "lw": 0, "width": 0.9}
+            ax.bar(orders, total, label=None if s else "all of A", **style)
+            style = {"width": 0.4, "edgecolor": "white", "lw": 0.6}
+            look = {"color": COLOURS["generalizable"], "label": None if s else "generalizes to B"}
+            ax.bar(orders - 0.21, to_b, **look, **style)
+            look = {"color": COLOURS["and"], "label": None if s else "generalizes to C"}
+            ax.bar(orders + 0.21, to_c, hatch="///", **look, **style)
+            about = {"title": title, "order": orders, "sign": sign}
+            rows.append(pd.DataFrame({**about, "total": total, "to_b": to_b, "to_c": to_c}))
+        ax.axhline(0, color="black", lw=0.8)
+        ax.set(xlabel="order (number of variables)", xticks=orders)
+        ax.set_title(title, size=11)
+        if limits is not None:
+            ax.set_ylim(limits)
+    axes[0, 0].set_ylabel("strength (log odds)")
+    _legend_below(figure, axes[0, :1], 3)
+    return figure, pd.concat(rows, ignore_index=True)
+
+
+def plot_agreement(
+    table: pd.DataFrame, reference: Mapping[str, float] | None = None
+) -> tuple[Figure, pd.DataFrame]:
+    """Draw measures of agreement with their intervals, one panel a study, one line a comparison.
+
+    Args:
+        table: columns label, comparison, average (how samples are averaged; one marker each),
+            value, low95, high95.
+        reference: name to value in [0, 1], drawn as vertical lines.
+
+    Returns:
+        Figure, and the table.
+    """
+    labels, names = (list(dict.fromkeys(table[k])) for k in ("label", "comparison"))
+    averages = list(dict.fromkeys(table["average"]))
+    shape = {"figsize": (9.6, 1.5 + 0.5 * len(names)), "squeeze": False, "sharey": True}
+    figure, axes = plt.subplots(1, len(labels), **shape)
+    for ax, label in zip(axes[0], labels, strict=True):
+        for name, value, line in zip(reference or {}, (reference or {}).values(), ("--", ":")):
+            ax.axvline(value, color=COLOURS["or"], lw=2, ls=line, label=name)
+        for i, average in enumerate(averages):
+            rows = table[(table["label"] == label) & (table["average"] == average)]
+            y = [names.index(x) + 0.24 * (i - (len(averages) - 1) / 2) for x in rows["comparison"]]
+            errors = np.abs(rows[["low95", "high95"]].to_numpy().T - rows["value"].to_numpy())
+            look = {"fmt": "os^D"[i % 4], "ms": 6, "capsize": 3, "lw": 1.6}
+            look |= {"color": COLOURS[("network", "generalizable")[i % 2]], "label": average}
+            ax.errorbar(rows["value"], y, xerr=errors, **look)
+        ax.set(title=label, xlabel="Jaccard similarity", xlim=(-0.03, 1.03))
+    axes[0, 0].set_yticks(range(len(names)), names)
+    axes[0, 0].invert_yaxis()
+    _legend_below(figure, axes[0, :1], 2)
+    return figure, table
+
+
+def plot_spectra_and_sets(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Draw the agreement of spectra against that of the sets behind them, a mark a sample.
+
+    Args:
+        table: columns label, kind, sets, spectra; kinds are told apart by marker.
+
+    Returns:
+        Figure, and the table.
+    """
+    labels, kinds = (list(dict.fromkeys(table[k])) for k in ("label", "kind"))
+    figure, axes = plt.subplots(1, len(labels), figsize=(9.6, 4.4), squeeze=False)
+    colours = ("generalizable", "or", "chance")
+    for ax, label in zip(axes[0], labels, strict=True):
+        ax.axline((0, 0), slope=1, color="black", lw=0.9, ls=":", label="spectra agree like sets")
+        for i, kind in enumerate(kinds):
+            rows = table[(table["label"] == label) & (table["kind"] == kind)]
+            look = {"color": COLOURS[colours[i % 3]], "ls": "none", "marker": "o^s"[i % 3], "ms": 6}
+            ax.plot(rows["sets"], rows["spectra"], alpha=0.75, mec="white", label=kind, **look)
+            mean = rows[["sets", "spectra"]].mean()
+            look |= {"ms": 13, "mec": "black", "mew": 1.6}
+            ax.plot(mean["sets"], mean["spectra"], **look)
+        limits = {"xlim": (-0.03, 1.03), "ylim": (-0.03, 1.03), "aspect": "equal"}
+        ax.set(title=label, xlabel="Jaccard similarity of the sets", **limits)
+    axes[0, 0].set_ylabel("Jaccard similarity of the spectra")
+    _legend_below(figure, axes[0, :1], 3)
+    return figure, table
