@@ -1,11 +1,14 @@
 """Transfer, spectra, H, N, removal and phases, against their definitions by brute force."""
 
+import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from outputs import network_outputs
 
 import symgen
 from symgen.interactions import Interactions, concatenate
@@ -239,3 +242,27 @@ def test_errors_say_what_was_given():
         symgen.interaction_count(target, 2)
     with pytest.raises(ValueError, match="got lengths 2, 1, 2, 2"):
         symgen.phases([0, 1], [0.1], [1, 1], [1, 1])
+
+
+@pytest.mark.parametrize(("kind", "index"), [("and", "Moebius"), ("or", "Co-Moebius")])
+def test_shapiq_agrees_on_the_outputs_of_a_network(kind, index):
+    """Without a split, one kind alone: AND is the Moebius transform, OR the one of complements."""
+    pytest.importorskip("shapiq")
+    from shapiq.game_theory import ExactComputer
+
+    (v,) = network_outputs(6, samples=1)
+    only = Interactions.from_moebius(v)
+    if kind == "or":
+        # An OR over T is triggered unless T lies in the complement of S.
+        effects = -symgen.moebius(v.flip(-1))
+        effects[0] = 0.0
+        only = dataclasses.replace(only, and_=torch.zeros_like(effects), or_=effects)
+    assert torch.allclose(only.predict(), v, atol=1e-10)
+
+    def game(coalitions):
+        return v.numpy()[(np.asarray(coalitions) * 2 ** np.arange(6)).sum(-1)]
+
+    theirs, ours = ExactComputer(game, n_players=6)(index, 6), only.to_shapiq(kind)
+    for members in ours.interaction_lookup:
+        if members:
+            assert ours[members] == pytest.approx(theirs[members], abs=1e-9), members
