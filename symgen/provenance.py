@@ -110,6 +110,60 @@ def code_fingerprint(*modules: str) -> str:
     return fingerprint({name: _behaviour(PACKAGE / f"{name}.py") for name in modules or everything})
 
 
+def modules_of(source: str) -> tuple[str, ...]:
+    """Return the modules of symgen that code which imports it depends on, as names.
+
+    A public name stands for the module that defines it, and a module for all that it imports.
+    So a chapter stays what it was when something is changed that it has no part in. The imports
+    in ``symgen/__init__.py`` do not count: they run nothing.
+
+    Args:
+        source: Python code, such as a chapter's cells.
+
+    Raises:
+        ValueError: for a name that symgen does not have.
+    """
+    homes = {}
+    for node in ast.walk(_parsed("__init__")):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("symgen."):
+            homes |= {a.asname or a.name: node.module.split(".")[1] for a in node.names}
+    tree = ast.parse(source)
+    wanted = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) == "symgen"
+    }
+    pending, found = [*_imports(tree), *(homes.get(name, name) for name in wanted)], set()
+    while pending:
+        name = homes.get(pending[-1], pending[-1])
+        pending.pop()
+        if name in found or name.startswith("__"):
+            continue
+        if not (PACKAGE / f"{name}.py").is_file():
+            raise ValueError(f"symgen has no {name!r}")
+        found.add(name)
+        pending += _imports(_parsed(name))
+    return tuple(sorted(found - NOT_RESULTS))
+
+
+def _parsed(module: str) -> ast.AST:
+    return ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
+
+
+def _imports(tree: ast.AST) -> list[str]:
+    """Return modules and public names of symgen that are imported anywhere in the code."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "symgen":
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("symgen."):
+            found.append(node.module.split(".")[1])
+        elif isinstance(node, ast.Import):
+            parts = [alias.name.split(".") for alias in node.names]
+            found += [p[1] for p in parts if p[0] == "symgen" and len(p) > 1]
+    return found
+
+
 def _behaviour(path: Path) -> str:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):

@@ -298,7 +298,7 @@ def test_verify_names_what_is_stale_and_why(stored, monkeypatch):
     assert "no outputs of a run" in reasons()
 
     path.write_text(fresh)
-    monkeypatch.setattr(editions, "code_fingerprint", lambda: "f" * 16)
+    monkeypatch.setattr(editions, "code_fingerprint", lambda *modules: "f" * 16)
     result = symgen("verify")
     assert "stale: a_first" in result.stderr
     assert "stale: b_second" in result.stderr

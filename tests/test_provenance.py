@@ -20,6 +20,7 @@ from symgen.provenance import (
     code_fingerprint,
     fetch,
     fingerprint,
+    modules_of,
     store,
 )
 
@@ -118,6 +119,26 @@ def test_the_fingerprint_of_code_is_the_same_in_every_version_of_python(package)
     # Pinned: newer versions of Python add fields to the syntax tree, which must not show.
     (package / "syntax.py").write_text(SYNTAX)
     assert code_fingerprint("syntax") == "a4a5d4021f50bac9"
+
+
+def test_code_depends_on_the_modules_that_it_names_and_on_theirs(tmp_path, monkeypatch):
+    files = {
+        "__init__": "from symgen.low import f\nfrom symgen.high import g\n",
+        "low": "x = 1\n",
+        "high": "def g():\n    from symgen import other\n",
+        "other": "import symgen.low\n",
+        "apart": "import symgen.high\n",
+    }
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.setattr(provenance, "PACKAGE", tmp_path)
+    assert modules_of("import symgen\nsymgen.f()") == ("low",)
+    assert modules_of("import symgen\nsymgen.g()") == ("high", "low", "other")
+    assert modules_of("from symgen import f, apart") == ("apart", "high", "low", "other")
+    assert modules_of("from symgen.low import x") == ("low",)
+    assert modules_of("import numpy") == ()
+    with pytest.raises(ValueError, match="symgen has no 'h'"):
+        modules_of("import symgen\nsymgen.h()")
 
 
 def test_atomic_leaves_all_or_nothing(tmp_path):

@@ -56,7 +56,9 @@ def test_a_study_finds_the_same_networks_and_interactions_again():
     target, others = study.interactions()
     assert target.and_.shape == (3, 16)
     assert len(others) == 1
-    again, _ = Study.of({"train_size": 60, "epochs": 1}, samples=3, n=4, checkpoints=2).interactions()
+    again, _ = Study.of(
+        {"train_size": 60, "epochs": 1}, samples=3, n=4, checkpoints=2
+    ).interactions()
     assert torch.equal(target.and_, again.and_)
     table = study.accuracies
     assert table["part"].tolist() == ["target", "baseline"]
