@@ -226,11 +226,11 @@ def plot_graph(
     roof = (width / 2, len(layers) + 1.0)
     for level, order in enumerate(layers, 1):
         rows = table[table["order"] == order]
-        # Above the middle of its variables, as far as the neighbours leave room.
+        # Above the middle of its variables, as far as the neighbours leave room; layers are set
+        # off, so that nodes of several layers do not stand in one line.
         middle = [np.mean([bottom[i][0] for i in inter.members(t)]) for t in rows["state"]]
-        rank = np.argsort(np.argsort(middle, kind="stable"), kind="stable")
-        for row, slot in zip(rows.itertuples(), rank, strict=True):
-            x = width * (slot + 0.5) / len(rows)
+        places = _apart(np.array(middle) + 0.3 * (-1) ** level, 0.4, width - 0.4, 1.1)
+        for row, x in zip(rows.itertuples(), places, strict=True):
             positive = row.effect > 0
             style = {"color": COLOURS["positive" if positive else "negative"], "zorder": 1}
             style |= {"ls": "-" if positive else (0, (4, 2)), "solid_capstyle": "round"}
@@ -254,6 +254,21 @@ def plot_graph(
     ax.grid(False)
     sns.despine(ax=ax, left=True, bottom=True)
     return ax, table
+
+
+def _apart(places: np.ndarray, low: float, high: float, gap: float) -> np.ndarray:
+    """Move points in low..high apart to a gap, or what there is room for, in their order."""
+    order = np.argsort(places, kind="stable")
+    found = np.clip(places[order], low, high)
+    gap = min(gap, (high - low) / max(1, len(found) - 1))
+    for i in range(1, len(found)):
+        found[i] = max(found[i], found[i - 1] + gap)
+    found[-1] = min(found[-1], high)
+    for i in range(len(found) - 2, -1, -1):
+        found[i] = min(found[i], found[i + 1] - gap)
+    moved = np.empty_like(found)
+    moved[order] = found
+    return moved
 
 
 def plot_spectrum(
@@ -1514,8 +1529,8 @@ def plot_agreement(
     shape = {"figsize": (9.6, 1.5 + 0.5 * len(names)), "squeeze": False, "sharey": True}
     figure, axes = plt.subplots(1, len(labels), **shape)
     for ax, label in zip(axes[0], labels, strict=True):
-        for name, value, line in zip(reference or {}, (reference or {}).values(), ("--", ":")):
-            ax.axvline(value, color=COLOURS["or"], lw=2, ls=line, label=name)
+        for i, (name, value) in enumerate((reference or {}).items()):
+            ax.axvline(value, color=COLOURS["or"], lw=2, ls=("--", ":")[i % 2], label=name)
         for i, average in enumerate(averages):
             rows = table[(table["label"] == label) & (table["average"] == average)]
             y = [names.index(x) + 0.24 * (i - (len(averages) - 1) / 2) for x in rows["comparison"]]
