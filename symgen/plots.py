@@ -242,7 +242,9 @@ def plot_graph(
             face = COLOURS[row.type]
             ax.plot(x, level, marker, ms=21, mfc="white", mec=face, mew=2.5, zorder=3)
             ax.text(x, level + 0.02, sign, ha="center", va="center", size=10, zorder=4)
-            ax.text(x + 0.02 * width, level + 0.13, f"{row.effect:+.2f}", size=8.5, zorder=4)
+            plain = {"boxstyle": "square,pad=0.1", "fc": "white", "alpha": 0.75, "lw": 0}
+            number = f"{row.effect:+.2f}"
+            ax.text(x + 0.025 * width, level + 0.13, number, size=8.5, zorder=3.5, bbox=plain)
     box = {"boxstyle": "round,pad=0.3", "fc": "#EEEEEE", "ec": "#888888"}
     for i, label in enumerate(labels):
         turned = 0 if max(map(len, labels)) * inter.n < 90 else 30
@@ -819,7 +821,8 @@ def plot_average_output(
         left.axhline(0, color="black", lw=0.8)
         left.set(xlabel="m, variables present", ylabel="u(m) / largest |u|", xticks=m[::2])
         left.set(title=title, ylim=(-1.08, 1.08))
-        left.legend(loc="lower left", fontsize=9, frameon=True, framealpha=0.85, edgecolor="none")
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
+        left.legend(fontsize=9, columnspacing=1, **below)
         falls = u.diff(dim=-1) < 0
         found = np.array([interval(falls[:, k].double()) for k in m[:-1]])
         luck = (reference[title].diff(dim=-1) < 0).double().mean(0).numpy()
