@@ -4,11 +4,13 @@ from types import ModuleType
 
 from symgen.baselines import (
     Baseline,
+    corpus_embedding_baseline,
     mean_baseline,
     mean_embedding_baseline,
     token_baseline,
     zero_baseline,
 )
+from symgen.changes import interaction_changes
 from symgen.data import load_dataset, load_texts
 from symgen.dynamics import Dynamics, Extractor, Phases, bootstrap_phases, phases, track
 from symgen.generalization import (
@@ -27,13 +29,24 @@ from symgen.generalization import (
     transfer,
 )
 from symgen.interactions import Interactions
+from symgen.language import (
+    SaturatedTargetWarning,
+    language_interactions,
+    language_memory,
+    language_outputs,
+)
+from symgen.language_data import instructions_of, pieces_of, split_texts, train_tokenizer
+from symgen.language_models import LanguageModel, open_language_model
+from symgen.language_training import train_causal_lm
 from symgen.masking import masked_outputs
 from symgen.memory import BatchSizeWarning
 from symgen.networks import build_network, load_causal_lm
 from symgen.prefix_tree import PrefixTreeWarning
+from symgen.prompts import Prompt, draw_prompts
 from symgen.provenance import Chapter
 from symgen.removal import gap_closed, loss_gap, random_share, removal_losses, removal_table
 from symgen.results import benchmarks, reported
+from symgen.small_world import planted_reason
 from symgen.sparsify import ConvergenceWarning, sparsify
 from symgen.states import PrecisionWarning, log_odds
 from symgen.study import Study

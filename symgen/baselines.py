@@ -107,6 +107,29 @@ def mean_embedding_baseline(model: nn.Module) -> Baseline:
     return Baseline(_ordinary(torch.stack(parts).sum(0) / len(ids)), layer)
 
 
+def corpus_embedding_baseline(model: nn.Module, ids: Iterable[Tensor]) -> Baseline:
+    """Return the mean word embedding over the tokens of a corpus, frequent ones counting more.
+
+    Args:
+        model: a language network.
+        ids: token ids of the texts.
+
+    Raises:
+        ValueError: when there is no token.
+    """
+    layer, embedding = word_embedding(model)
+    counts = torch.zeros(embedding.weight.shape[0], dtype=torch.long)
+    for text in ids:
+        counts += torch.as_tensor(text).flatten().bincount(minlength=len(counts))
+    used = counts.nonzero()[:, 0]
+    if not len(used):
+        raise ValueError("corpus_embedding_baseline got no tokens; pass token ids of some texts")
+    with torch.inference_mode():
+        vectors = embedding(used.to(embedding.weight.device)).cpu().double()
+    weights = counts[used, None].double()
+    return Baseline(_ordinary((vectors * weights).sum(0) / weights.sum()), layer)
+
+
 def word_embedding(model: nn.Module) -> tuple[str, nn.Module]:
     """Return name and module of a network's word embedding.
 
