@@ -23,20 +23,24 @@ hypothesis.settings.load_profile("symgen")
 
 
 def pytest_configure(config):
-    # Here rather than in a fixture: the kernels that nbval starts inherit it as well.
-    config.symgen_cache = tempfile.mkdtemp(prefix="symgen-cache-")
-    os.environ["SYMGEN_CACHE"] = config.symgen_cache
+    # Here rather than in a fixture: the kernels that nbval starts inherit it as well. Where tests
+    # run in several processes, these share the one that the first has made.
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.symgen_cache = tempfile.mkdtemp(prefix="symgen-cache-")
+        os.environ["SYMGEN_CACHE"] = config.symgen_cache
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     for name in ("SYMGEN_DATA", "SYMGEN_OUT"):
         os.environ.pop(name, None)
 
     import torch
 
-    torch.set_num_threads(min(4, os.cpu_count() or 1))
+    threads = os.environ.get("OMP_NUM_THREADS")
+    torch.set_num_threads(int(threads) if threads else min(4, os.cpu_count() or 1))
 
 
 def pytest_unconfigure(config):
-    shutil.rmtree(config.symgen_cache, ignore_errors=True)
+    if hasattr(config, "symgen_cache"):
+        shutil.rmtree(config.symgen_cache, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
