@@ -21,12 +21,18 @@ from torch import Tensor
 
 from symgen.polish import explained, sparser
 from symgen.program import Program
-from symgen.transforms import count_variables, zeta
+from symgen.symmetric import symmetric_basis
+from symgen.transforms import and_or_adjoint, and_or_outputs, count_variables, zeta
 
 # First value of every complementarity product, where max(w) - min(w) = 1.
 START = 0.01
-CORRECTORS = 4
+CORRECTORS = 3
 TO_BOUNDARY = 0.995
+# From this many variables on a CPU, systems are factored by blocks of so many columns; and while
+# the relative gap is larger than this, in single precision.
+LARGE = 9
+BLOCK = 96
+ROUGH = 0.1
 
 
 def minimize(program: Program, tol: float, max_iter: int) -> tuple[Tensor, Tensor]:
@@ -64,6 +70,7 @@ class _Iterate:
     objective: Tensor = None
     low: Tensor = None
     newton: "_Newton | None" = None
+    step: int = 0
 
     def __post_init__(self) -> None:
         if self.primal is not None:
@@ -82,8 +89,8 @@ class _Iterate:
         self.low = torch.zeros_like(self.objective)
 
     def __getitem__(self, kept: Tensor) -> "_Iterate":
-        values = (getattr(self, f.name)[kept] for f in dataclasses.fields(self))
-        return _Iterate(*values)
+        names = [f.name for f in dataclasses.fields(self) if f.name != "step"]
+        return _Iterate(*(getattr(self, name)[kept] for name in names), self.step)
 
     def gap(self) -> Tensor:
         return (self.objective - self.low) / self.objective
@@ -95,6 +102,7 @@ class _Iterate:
         # The old matrices go before the new ones come.
         self.newton = None
         newton = self.newton = _Newton(self)
+        self.step += 1
         count = pairs.sum((1, 2))
         product = (primal * dual * pairs).sum((1, 2))
         move = newton.toward(torch.zeros_like(primal))
@@ -190,7 +198,21 @@ class _Newton:
         self.weight = (self.ratio[:, :2] + self.ratio[:, 2:4]) * at.program.columns
         both = (at.dual[:, 4:] / at.primal[:, 4:]).sum(1)
         self.slack = torch.where(pairs[:, 4], 1 / both, 0.0)
-        self.solve = _Dense(self.weight, self.slack)
+        self.solve = self._solver()
+
+    def _solver(self) -> "_Symmetric | _Dense":
+        """Return how the system is solved: exactly near the end, and cheaply on the way there.
+
+        A direction that is off by a thousandth makes the step hardly shorter, and nothing that
+        is certified depends on it. Only large systems on a CPU gain from this.
+        """
+        program = self.program
+        if program.w.is_cuda or len(program) > 1 or program.n < LARGE:
+            return _Dense(self.weight, self.slack)
+        if self.at.step == 0 and bool((program.eps > 0).all()):
+            return _Symmetric(self.weight, self.slack)
+        rough = bool((self.at.gap() > ROUGH).all())
+        return _Dense(self.weight, self.slack, torch.float32 if rough else torch.float64)
 
     def __getitem__(self, kept: Tensor) -> "_Newton":
         part = object.__new__(_Newton)
@@ -224,25 +246,66 @@ class _Newton:
         return parts[:, :2] - parts[:, 2:]
 
 
-class _Dense:
-    """A solver of (A diag(weight) A' + diag(slack)) u = rest on the nonempty states."""
+class _Symmetric:
+    """The same where weights and slack depend on the order alone, as in the first step."""
 
     def __init__(self, weight: Tensor, slack: Tensor):
-        # On a CPU batched factorizations only copy more than one at a time.
-        group = len(weight) if weight.is_cuda else 1
-        parts = zip(weight.split(group), slack.split(group), strict=True)
-        self.group, self.factors = group, [_factor(_normal_matrix(w, s)) for w, s in parts]
+        n = count_variables(weight)
+        self.basis = symmetric_basis(n, weight.device)
+        # The states 0, 1, 3, 7, ... have the orders 0, 1, 2, 3, ...
+        one = 2 ** torch.arange(n + 1, device=weight.device) - 1
+        self.blocks = self.basis.inverse(weight[:, 0, one], weight[:, 1, one], slack[:, one])
 
     def __call__(self, rest: Tensor) -> Tensor:
+        return self.basis.apply(self.blocks, rest)
+
+    def __getitem__(self, kept: Tensor) -> "_Symmetric":
+        part = object.__new__(_Symmetric)
+        part.basis, part.blocks = self.basis, [block[kept] for block in self.blocks]
+        return part
+
+
+class _Dense:
+    """A solver of (A diag(weight) A' + diag(slack)) u = rest on the nonempty states.
+
+    In single precision, every solution is refined once with the exact product.
+    """
+
+    def __init__(self, weight: Tensor, slack: Tensor, dtype: torch.dtype = torch.float64):
+        # On a CPU batched factorizations only copy more than one at a time.
+        group = len(weight) if weight.is_cuda else 1
+        self.weight, self.slack, self.group = weight, slack, group
+        self.refined = dtype is not torch.float64
+        self.factors = []
+        for w, s in zip(weight.split(group), slack.split(group), strict=True):
+            factor = _factor(w.to(dtype), s.to(dtype))
+            if factor is None:
+                self.refined = False
+                factor = _factor(w, s)
+            self.factors.append(factor)
+
+    def __call__(self, rest: Tensor) -> Tensor:
+        u = self._solve(rest)
+        if self.refined:
+            and_, or_ = and_or_adjoint(u)
+            image = and_or_outputs(self.weight[:, 0] * and_, self.weight[:, 1] * or_)
+            left = rest - image - self.slack * u
+            left[:, 0] = 0
+            u = u + self._solve(left)
+        return u
+
+    def _solve(self, rest: Tensor) -> Tensor:
         found = []
         for part, factor in zip(rest.split(self.group), self.factors, strict=True):
-            half = torch.linalg.solve_triangular(factor.mT, part.unsqueeze(-1), upper=False)
-            found.append(torch.linalg.solve_triangular(factor, half, upper=True).squeeze(-1))
-        return torch.cat(found)
+            part = part.unsqueeze(-1).to(factor.dtype)
+            half = torch.linalg.solve_triangular(factor, part, upper=False)
+            found.append(torch.linalg.solve_triangular(factor.mT, half, upper=True).squeeze(-1))
+        return torch.cat(found).to(rest.dtype)
 
     def __getitem__(self, kept: Tensor) -> "_Dense":
         part = object.__new__(_Dense)
-        part.group = self.group
+        part.group, part.refined = self.group, self.refined
+        part.weight, part.slack = self.weight[kept], self.slack[kept]
         if self.group == 1:
             part.factors = [self.factors[i] for i in kept.nonzero().flatten().tolist()]
         else:
@@ -251,7 +314,7 @@ class _Dense:
 
 
 def _normal_matrix(weight: Tensor, slack: Tensor) -> Tensor:
-    """Return A diag(weight) A' + diag(slack), with 1 for the empty state, by two gathers.
+    """Return A diag(weight) A' + diag(slack), with 1 for the empty state; its lower blocks only.
 
     The gathers go over the low variables first and then copy whole blocks for the high ones,
     which is much faster than taking single numbers.
@@ -259,20 +322,24 @@ def _normal_matrix(weight: Tensor, slack: Tensor) -> Tensor:
     n = count_variables(weight)
     low = min(n, 7)
     inner = torch.arange(2**low, device=weight.device)
-    outer = torch.arange(2 ** (n - low), device=weight.device)
 
-    def spread(values: Tensor, combine: Callable) -> Tensor:
-        table = values.view(len(values), len(outer), len(inner))
-        table = table.index_select(-1, combine(inner[:, None], inner).flatten())
-        return table.index_select(1, combine(outer[:, None], outer).flatten())
+    def table(values: Tensor, combine: Callable) -> Tensor:
+        values = values.view(len(values), -1, len(inner))
+        pairs = combine(inner[:, None], inner).flatten()
+        return values.index_select(-1, pairs).unflatten(-1, (len(inner), len(inner)))
 
     above = zeta(weight[:, 1]).flip(-1)
-    blocks = spread(zeta(weight[:, 0]), torch.bitwise_and)
-    blocks += spread(above, torch.bitwise_or)
-    blocks = blocks.view(-1, len(outer), len(outer), len(inner), len(inner))
-    matrix = blocks.transpose(2, 3).reshape(-1, 2**n, 2**n)
-    matrix += (above[:, :1] - above).unsqueeze(-1)
-    matrix -= above.unsqueeze(-2)
+    both, either = table(zeta(weight[:, 0]), torch.bitwise_and), table(above, torch.bitwise_or)
+    row = (above[:, :1] - above).view(len(weight), -1, len(inner), 1)
+    column = above.view(len(weight), -1, 1, len(inner))
+    matrix = weight.new_empty(len(weight), 2**n, 2**n)
+    blocks = matrix.view(len(weight), 2 ** (n - low), len(inner), -1, len(inner))
+    for i in range(2 ** (n - low)):
+        for j in range(i + 1):
+            block = blocks[:, i, :, j]
+            torch.add(both[:, i & j], either[:, i | j], out=block)
+            block += row[:, i]
+            block -= column[:, j]
     matrix[:, :, 0] = matrix[:, 0, :] = 0
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
     diagonal += slack
@@ -280,15 +347,46 @@ def _normal_matrix(weight: Tensor, slack: Tensor) -> Tensor:
     return matrix
 
 
-def _factor(matrix: Tensor) -> Tensor:
-    diagonal = matrix.diagonal(dim1=-2, dim2=-1)
-    largest = diagonal.amax(-1, keepdim=True)
-    factor, failed = torch.linalg.cholesky_ex(matrix, upper=True)
+def _factor(weight: Tensor, slack: Tensor) -> Tensor | None:
+    """Return the lower Cholesky factor of the normal matrix; None if single precision fails."""
+    matrix = _normal_matrix(weight, slack)
+    factor, failed = _cholesky(matrix)
+    if failed.any() and weight.dtype is not torch.float64:
+        return None
     # Rounding can make the matrix indefinite, and vanishing weights make it singular: a small
     # multiple of the identity, no larger than it must be, repairs both.
     strength = 1e-15
     while failed.any() and strength < 1:
+        matrix = _normal_matrix(weight, slack)
+        diagonal = matrix.diagonal(dim1=-2, dim2=-1)
+        largest = diagonal.amax(-1, keepdim=True)
         diagonal += strength * largest * (failed > 0)[:, None]
-        factor, failed = torch.linalg.cholesky_ex(matrix, upper=True)
+        factor, failed = _cholesky(matrix)
         strength *= 100
     return factor
+
+
+def _cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the lower factor, and per matrix whether it failed; the matrix is overwritten.
+
+    On a CPU, block column by block column: matrix products are what is fast there. What lies
+    above the diagonal is left as it was.
+    """
+    size = matrix.shape[-1]
+    if matrix.is_cuda or size < 2**LARGE:
+        return torch.linalg.cholesky_ex(matrix)
+    (one,) = matrix
+    for start in range(0, size, BLOCK):
+        stop = start + BLOCK
+        left = one[start:, :start]
+        column = one[start:, start:stop]
+        if start:
+            column -= left @ left[:BLOCK].T
+        corner, failed = torch.linalg.cholesky_ex(column[:BLOCK])
+        if failed:
+            return matrix, failed[None]
+        column[:BLOCK] = corner
+        if stop < size:
+            below = torch.linalg.solve_triangular(corner.T, column[BLOCK:], upper=True, left=False)
+            column[BLOCK:] = below
+    return matrix, torch.zeros(1, dtype=torch.int32)
