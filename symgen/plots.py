@@ -1368,7 +1368,7 @@ def plot_baseline_values(
         Figure, and a table: measure, baseline, mean, low95, high95, chance.
     """
     names, measures = (list(dict.fromkeys(table[k])) for k in ("baseline", "measure"))
-    figure, axes = plt.subplots(1, len(measures), figsize=(3.5 * len(measures), 3.3))
+    figure, axes = plt.subplots(1, len(measures), figsize=(3.1 * len(measures), 3.2))
     rows = []
     for ax, measure in zip(axes, measures, strict=True):
         wide = table[table["measure"] == measure].pivot(
