@@ -114,8 +114,8 @@ def modules_of(source: str) -> tuple[str, ...]:
     """Return the modules of symgen that code which imports it depends on, as names.
 
     A public name stands for the module that defines it, and a module for all that it imports.
-    So a chapter stays what it was when something is changed that it has no part in. The imports
-    in ``symgen/__init__.py`` do not count: they run nothing.
+    So a chapter stays what it was when something is changed that it has no part in. What
+    ``symgen/__init__.py`` and ``symgen/plots.py`` import does not count by itself.
 
     Args:
         source: Python code, such as a chapter's cells.
@@ -123,17 +123,17 @@ def modules_of(source: str) -> tuple[str, ...]:
     Raises:
         ValueError: for a name that symgen does not have.
     """
-    homes = {}
-    for node in ast.walk(_parsed("__init__")):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("symgen."):
-            homes |= {a.asname or a.name: node.module.split(".")[1] for a in node.names}
+    homes, drawn = _homes("__init__"), _homes("plots")
     tree = ast.parse(source)
-    wanted = {
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) == "symgen"
-    }
-    pending, found = [*_imports(tree), *(homes.get(name, name) for name in wanted)], set()
+    used = {"symgen": set(), "plots": set()}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) in used:
+            used[node.value.id].add(node.attr)
+    # `plots` only gathers the figures of other modules, as `__init__` does.
+    pending = [name for name in _imports(tree) if name != "plots"]
+    pending += [homes.get(name, name) for name in used["symgen"]]
+    pending += [drawn[name] for name in used["plots"] if name in drawn]
+    found = set()
     while pending:
         name = homes.get(pending[-1], pending[-1])
         pending.pop()
@@ -144,6 +144,17 @@ def modules_of(source: str) -> tuple[str, ...]:
         found.add(name)
         pending += _imports(_parsed(name))
     return tuple(sorted(found - NOT_RESULTS))
+
+
+def _homes(module: str) -> dict[str, str]:
+    """Return the names that a module takes from others, and from which."""
+    found = {}
+    if not (PACKAGE / f"{module}.py").is_file():
+        return found
+    for node in ast.walk(_parsed(module)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("symgen."):
+            found |= {a.asname or a.name: node.module.split(".")[1] for a in node.names}
+    return found
 
 
 def _parsed(module: str) -> ast.AST:

@@ -128,6 +128,7 @@ def test_code_depends_on_the_modules_that_it_names_and_on_theirs(tmp_path, monke
         "high": "def g():\n    from symgen import other\n",
         "other": "import symgen.low\n",
         "apart": "import symgen.high\n",
+        "plots": "from symgen.low import draw\nfrom symgen.apart import paint\n",
     }
     for name, text in files.items():
         (tmp_path / f"{name}.py").write_text(text)
@@ -137,6 +138,13 @@ def test_code_depends_on_the_modules_that_it_names_and_on_theirs(tmp_path, monke
     assert modules_of("from symgen import f, apart") == ("apart", "high", "low", "other")
     assert modules_of("from symgen.low import x") == ("low",)
     assert modules_of("import numpy") == ()
+    assert modules_of("from symgen import plots\nplots.draw()") == ("low",)
+    assert modules_of("from symgen import plots\nplots.paint()") == (
+        "apart",
+        "high",
+        "low",
+        "other",
+    )
     with pytest.raises(ValueError, match="symgen has no 'h'"):
         modules_of("import symgen\nsymgen.h()")
 
