@@ -244,7 +244,9 @@ def plot_baseline_values(
                 ax.hlines(luck[name], x - 0.3, x + 0.3, label=label, **dashes)
             rows.append((measure, name, mean, low, high, luck[name]))
         if measure == measures[0] and neutral is not None:
-            ax.axhline(neutral, color="black", lw=1, ls=":", label="undecided")
+            ax.axhline(neutral, color="black", lw=1, ls=":")
+            note = {"xytext": (3, -2), "textcoords": "offset points", "va": "top", "size": 8.5}
+            ax.annotate("undecided", (0, neutral), xycoords=ax.get_yaxis_transform(), **note)
         if ax.get_legend_handles_labels()[0]:
             ax.legend(loc="best", fontsize=9)
         ax.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names])

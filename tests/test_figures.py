@@ -1,0 +1,72 @@
+"""Figures of the chapters on extraction and on order draw the numbers that they are given."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from symgen import plots
+from symgen.generalization import interval
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    yield
+    plt.close("all")
+
+
+def test_baseline_values_are_means_over_samples():
+    generator = np.random.default_rng(0)
+    rows = [
+        {"baseline": b, "sample": i, "measure": m, "value": generator.normal(), "chance": c}
+        for b in ("mean", "zero")
+        for m, c in (("output", np.nan), ("shared", 0.1))
+        for i in range(4)
+    ]
+    table = pd.DataFrame(rows)
+    figure, means = plots.plot_baseline_values(table, neutral=-2.2)
+    assert len(figure.axes) == 2
+    for row in means.itertuples():
+        mine = table[(table["measure"] == row.measure) & (table["baseline"] == row.baseline)]
+        expected = interval(torch.tensor(mine["value"].to_numpy()))
+        assert (row.mean, row.low95, row.high95) == pytest.approx(tuple(expected))
+    assert means["chance"].notna().tolist() == (means["measure"] == "shared").tolist()
+
+
+def test_the_face_shows_the_effects_with_the_largest_range():
+    table = pd.DataFrame(
+        {
+            "label": ["a", "b", "c"],
+            "low": [0.0, -3.0, 0.5],
+            "high": [1.0, -1.0, 2.0],
+            "centre": [0.5, -2.0, 1.0],
+            "vertex": [0.0, -3.0, 2.0],
+        }
+    )
+    ax, shown = plots.plot_face(table, tau=0.1, top=2)
+    assert shown["label"].tolist() == ["b", "c"]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["b", "c"]
+
+
+def test_low_and_high_orders_with_a_group_that_no_sample_has():
+    nothing = [np.nan] * 4
+    rows = [
+        ("cnn on digits", "low: 1-2", 0.4, 0.3, 0.5, 0.1, 20, 20),
+        ("cnn on digits", "high: 6-10", *nothing, 0, 20),
+        ("bert on texts", "low: 1-2", 0.6, 0.4, 0.8, 0.1, 19, 20),
+        ("bert on texts", "high: 6-10", 0.2, np.nan, np.nan, 0.0, 1, 20),
+    ]
+    columns = ["setting", "orders", "power", "low95", "high95", "chance", "samples", "of"]
+    figure, _ = plots.plot_low_high(pd.DataFrame(rows, columns=columns))
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts.count("no such interactions") == 1
+    assert {"20 of 20", "0 of 20", "19 of 20", "1 of 20"} <= set(texts)
+
+
+def test_a_setting_of_zero_stands_left_of_the_others():
+    rows = [(x, "all orders", 0.5, 0.4, 0.6, 0.1) for x in (0.0, 0.01, 0.05)]
+    columns = ["setting", "label", "power", "low95", "high95", "chance"]
+    ax, _ = plots.plot_sensitivity(pd.DataFrame(rows, columns=columns), "noise", default=0.0)
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["0", "0.01", "0.05"]
+    assert ax.get_xticks().tolist() == pytest.approx([0.005, 0.01, 0.05])
