@@ -33,8 +33,8 @@ def planted_score(text: str) -> float:
 
     With A the words of praise (or of blame) in the sentence and N its negator, the score is
     ``s * (2 * OR(A) - 4 * N * OR(A))``, where s is +1 for praise and -1 for blame: synonyms form
-    an OR, negation an AND with them. So the sparsest logical model of a sentence has the OR
-    interaction A and, where there is a negator, AND interactions of the negator with A.
+    an OR, negation an AND with them. Without a negator the sparsest logical model is the OR over
+    A alone. With one it joins the negator to A, and for two or more synonyms it is not unique.
 
     Args:
         text: words separated by spaces.

@@ -167,7 +167,8 @@ def load_dataset(
     """Load a data set and split it for a target network and its baseline networks (App. E.1).
 
     It is read from the folder `SYMGEN_DATA` where that holds it, else from the hub. Parts are
-    disjoint, and have the same number of samples of every class.
+    disjoint, and have the same number of samples of every class; only where the baseline is
+    trained on test samples (``split="test"``) are these in "test" too, as in Section 2.2.
 
     Args:
         name: "digits", "planted-sentiment", or a hub id such as "uoft-cs/cifar10".
