@@ -35,7 +35,13 @@ from symgen.language import (
     language_memory,
     language_outputs,
 )
-from symgen.language_data import instructions_of, pieces_of, split_texts, train_tokenizer
+from symgen.language_data import (
+    instructions_of,
+    load_instructions,
+    pieces_of,
+    split_texts,
+    train_tokenizer,
+)
 from symgen.language_models import LanguageModel, open_language_model
 from symgen.language_training import train_causal_lm
 from symgen.masking import masked_outputs

@@ -126,9 +126,8 @@ def mask_baseline(
     if masking == "mean":
         return mean_embedding_baseline(model)
     if masking == "corpus":
-        return corpus_embedding_baseline(
-            model, map(torch.tensor, tokenizer(list(texts))["input_ids"])
-        )
+        ids = tokenizer(list(texts), verbose=False)["input_ids"] if texts else []
+        return corpus_embedding_baseline(model, map(torch.tensor, ids))
     ids = tokenizer(masking, add_special_tokens=False)["input_ids"]
     known = tokenizer.convert_tokens_to_ids(masking)
     if len(ids) != 1 and known not in (None, tokenizer.unk_token_id):

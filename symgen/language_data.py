@@ -1,7 +1,9 @@
 """What causal language models are trained on and begin with: tokenizer, pieces, a small Llama."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -80,7 +82,7 @@ def split_texts(name: str) -> dict[str, list[str]]:
     """Return the texts of a data set in three parts: target, baseline, and test for prompts.
 
     The training split is cut in halves; the test split (or validation split) is held out, or every
-    fifth text where a set has one split only.
+    fifth text where a set has one split only. No text is in two parts.
 
     Args:
         name: see `load_texts`.
@@ -92,6 +94,9 @@ def split_texts(name: str) -> dict[str, list[str]]:
     else:
         whole = load_texts(name)
         train, test = [t for i, t in enumerate(whole) if i % 5], whole[::5]
+    train = list(dict.fromkeys(train))
+    known = set(train)
+    test = [text for text in dict.fromkeys(test) if text not in known]
     return {"target": train[::2], "baseline": train[1::2], "test": test}
 
 
@@ -109,7 +114,7 @@ def pieces_of(
     """
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     found = []
-    encoded = tokenizer(list(texts), return_offsets_mapping=True)
+    encoded = tokenizer(list(texts), return_offsets_mapping=True, verbose=False)
     for text, ids, offsets in zip(
         texts, encoded["input_ids"], encoded["offset_mapping"], strict=True
     ):
@@ -158,3 +163,36 @@ def instructions_of(
     if not found:
         raise ValueError(f"no answer begins within {length} tokens; raise length")
     return found
+
+
+def load_instructions(name: str) -> list[dict[str, str]]:
+    """Return the rows of a set for instruction tuning.
+
+    Args:
+        name: path of a JSON-lines file, each line with instruction, output and perhaps input; or
+            the id of a data set with these columns.
+
+    Raises:
+        ValueError: for a line or a column that is missing.
+    """
+    if name.endswith((".jsonl", ".json")):
+        rows = []
+        for number, line in enumerate(Path(name).read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                rows += [json.loads(line)] if line.strip() else []
+            except ValueError as error:
+                raise ValueError(
+                    f"line {number} of {name} is no JSON ({error}); expected one object a line, "
+                    'such as {"instruction": "...", "input": "", "output": "..."}'
+                ) from error
+    else:
+        splits = open_splits(name)
+        table = splits.get("train", next(iter(splits.values())))()
+        columns = getattr(table, "column_names", [])
+        if not {"instruction", "output"} <= set(columns):
+            raise ValueError(
+                f'data set "{name}" has the columns {", ".join(columns) or "of a text set"}; '
+                "expected instruction, output, and perhaps input"
+            )
+        rows = table.to_list()
+    return [{k: row.get(k) or "" for k in ("instruction", "input", "output")} for row in rows]

@@ -140,8 +140,9 @@ class LanguageRun(TrainingRun):
     """
 
     def __init__(self, start, tokenizer, recipe, part, test, others, identity, about):
-        folder = cache_folder() / "training" / identity
-        super().__init__(recipe, part, test, identity, folder, about)
+        self.recipe, self.part, self.test, self._about = recipe, part, test, about
+        self.steps, self.network = list(recipe.steps), recipe.network
+        self.fingerprint, self.folder = identity, cache_folder() / "training" / identity
         self.start, self.tokenizer, self.others = start, tokenizer, others
 
     def load(self, step: int = -1) -> nn.Module:

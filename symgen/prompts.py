@@ -36,6 +36,13 @@ class Prompt:
         """The variables' texts."""
         return tuple(self.text[start:end] for start, end in self.spans)
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The same, with a number where a word comes again."""
+        words = self.words
+        again = [words[:i].count(word) + 1 for i, word in enumerate(words)]
+        return tuple(w if k == 1 else f"{w} ({k})" for w, k in zip(words, again, strict=True))
+
     @classmethod
     def of(
         cls, text: str, target: str, phrases: Sequence[str] | None = None, n: int | None = None
