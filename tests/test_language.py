@@ -15,7 +15,7 @@ from symgen.corpus import load_tokenizer
 from symgen.language import _removed_outputs, check_causal, mask_baseline
 from symgen.language_data import tiny_llama
 from symgen.prompts import Prompt, first_probability, target_tokens
-from symgen.provenance import DamagedFileWarning
+from symgen.provenance import DamagedFileWarning, fetch
 
 transformers = pytest.importorskip("transformers")
 
@@ -367,6 +367,24 @@ def test_bad_trainings(tokenizer):
     except ImportError:
         with pytest.raises(ImportError, match="pip install peft, or .* lora=0"):
             symgen.train_causal_lm(model, tokenizer, pieces, pieces, lora=2, progress=False)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_low_rank_adapters_are_all_that_is_stored(tokenizer):
+    pytest.importorskip("peft")
+    pieces = symgen.pieces_of(TEXTS, tokenizer, 32)
+    model = tiny_llama(len(tokenizer), 16, 1)
+    run = symgen.train_causal_lm(
+        model, tokenizer, pieces, pieces[:4], epochs=8, learning_rate=0.02, lora=2, progress=False
+    )
+    assert run.records.train_loss.iloc[-1] < run.records.train_loss.iloc[0]
+    assert all("lora" in name for name in fetch(run._store.path(run.steps[-1]))[0])
+    ids = pieces[0][0][None]
+    with torch.no_grad():
+        before, start, end = (m(ids).logits for m in (model, run.load(0), run.load()))
+    assert torch.equal(before, start)
+    assert (end - start).abs().max() > 0.1
+    assert type(run.load()) is type(model)
 
 
 def test_the_loss_is_that_of_the_last_words_or_of_the_answer(tokenizer, tmp_path):
