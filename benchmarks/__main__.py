@@ -10,6 +10,7 @@ from benchmarks.rows import FOLDER, kept, machine, machine_name, table, write
 
 GROUPS = {
     "published": solvers.against_published,
+    "profile": solvers.profile,
     "highs": solvers.against_highs,
     "growth": solvers.growth,
     "moebius": transforms.against_shapiq,
