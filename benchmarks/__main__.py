@@ -13,6 +13,7 @@ GROUPS = {
     "profile": solvers.profile,
     "highs": solvers.against_highs,
     "growth": solvers.growth,
+    "memory": solvers.memory,
     "moebius": transforms.against_shapiq,
     "throughput": networks.throughput,
     "prefix_tree": networks.prefix_tree,

@@ -133,9 +133,11 @@ def plot_price(points: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     for (tol, rows), (line, colour) in zip(points.groupby("tol"), styles, strict=False):
         for ax, name in zip(axes, ("seconds", "gib"), strict=True):
             ax.plot(rows["n"], rows[name], line, ms=5, color=colour, label=f"gap {tol:g}")
-    titles = ("seconds a sample", "memory of the process (GiB)")
+    titles = ("seconds a sample", "memory beyond the libraries' own (GiB)")
     for ax, label in zip(axes, titles, strict=True):
-        ax.set(yscale="log", xlabel="input variables n", ylabel=label)
+        ax.set(xlabel="input variables n", ylabel=label)
         ax.set_xticks(sorted(points["n"].unique()))
         ax.legend()
+    axes[0].set_yscale("log")
+    axes[1].set_ylim(bottom=0)
     return figure, points
