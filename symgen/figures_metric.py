@@ -8,7 +8,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from symgen.drawing import COLOURS, WHISKERS, panels
+from symgen.drawing import COLOURS, WHISKERS
+from symgen.drawing import panels as panel_grid
 from symgen.figures_transfer import plot_sensitivity, plot_spectrum
 from symgen.generalization import transfer
 from symgen.interactions import SALIENT_SHARE, Interactions
@@ -31,7 +32,7 @@ def plot_similarity(
         Figure, and a table: panel, sample, type, order, target and baseline (effects over the
         mean span of each network), similarity, transfers (the binary metric).
     """
-    figure, axes = panels(-(-len(pairs) // 2), min(2, len(pairs)), 4.3)
+    figure, axes = panel_grid(-(-len(pairs) // 2), min(2, len(pairs)), 4.3)
     rows, edge, drawn = [], 0.02, None
     for ax, (title, (target, baseline)) in zip(axes.flat, pairs.items(), strict=False):
         level = {"tau": tau, "relative_to": relative_to}
@@ -95,7 +96,7 @@ def plot_metric_spectra(
         Figure, and a table: panel, metric, and the columns of `plot_spectrum`.
     """
     metrics = list(next(iter(kept.values())))
-    figure, axes = panels(len(totals), len(metrics), 3.2)
+    figure, axes = panel_grid(len(totals), len(metrics), 3.2)
     tables = []
     for line, (title, total) in zip(axes, totals.items(), strict=True):
         for ax, metric in zip(line, metrics, strict=True):
@@ -123,7 +124,7 @@ def plot_shapes(
     Returns:
         Figure, and a table: panel, label, sign, order, share, low95, high95.
     """
-    figure, axes = panels(-(-len(spectra) // 2), min(2, len(spectra)), 3.5)
+    figure, axes = panel_grid(-(-len(spectra) // 2), min(2, len(spectra)), 3.5)
     looks = (("generalizable", "-", "o"), ("and", "--", "s"), ("non-generalizable", ":", "X"))
     rows = []
     for ax, (title, lines) in zip(axes.flat, spectra.items(), strict=False):
@@ -163,7 +164,7 @@ def plot_metric_power(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """
     panels = list(dict.fromkeys(table["panel"]))
     metrics = list(dict.fromkeys(table["metric"]))
-    figure, axes = panels(-(-len(panels) // 2), min(2, len(panels)), 3.5)
+    figure, axes = panel_grid(-(-len(panels) // 2), min(2, len(panels)), 3.5)
     looks = (("generalizable", ""), ("and", "///"), ("or", "..."))
     width = 0.8 / len(metrics)
     for ax, panel in zip(axes.flat, panels, strict=False):
@@ -198,7 +199,7 @@ def plot_similarity_cuts(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         table: column panel, and those of `plot_sensitivity`.
     """
     panels = list(dict.fromkeys(table["panel"]))
-    figure, axes = panels(-(-len(panels) // 2), min(2, len(panels)), 3.5)
+    figure, axes = panel_grid(-(-len(panels) // 2), min(2, len(panels)), 3.5)
     for ax, panel in zip(axes.flat, panels, strict=False):
         xlabel = "smallest similarity s that counts"
         plot_sensitivity(table[table["panel"] == panel], xlabel, ax=ax)

@@ -122,22 +122,22 @@ def benchmark_table(rows: pd.DataFrame) -> Page:
     return Page("\n".join([*lines, "</table>"]))
 
 
-def plot_price(points: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+def plot_price(points: pd.DataFrame, memory: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Draw time and memory of one sample against the number of variables.
 
     Args:
-        points: columns n, tol, seconds (a sample), gib.
+        points: columns n, tol, seconds (a sample).
+        memory: columns n, gib, of one sample.
     """
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
     styles = (("o-", "#0072B2"), ("s--", "#E69F00"))
     for (tol, rows), (line, colour) in zip(points.groupby("tol"), styles, strict=False):
-        for ax, name in zip(axes, ("seconds", "gib"), strict=True):
-            ax.plot(rows["n"], rows[name], line, ms=5, color=colour, label=f"gap {tol:g}")
-    titles = ("seconds a sample", "memory beyond the libraries' own (GiB)")
-    for ax, label in zip(axes, titles, strict=True):
-        ax.set(xlabel="input variables n", ylabel=label)
-        ax.set_xticks(sorted(points["n"].unique()))
-        ax.legend()
-    axes[0].set_yscale("log")
-    axes[1].set_ylim(bottom=0)
+        axes[0].plot(rows["n"], rows["seconds"], line, ms=5, color=colour, label=f"gap {tol:g}")
+    axes[0].legend()
+    axes[0].set(yscale="log", ylabel="seconds a sample")
+    axes[1].plot(memory["n"], memory["gib"], "D:", ms=5, color="#222222")
+    axes[1].set(yscale="log", ylabel="memory of one sample (GiB)")
+    for ax in axes:
+        ax.set_xlabel("input variables n")
+        ax.set_xticks(range(int(points["n"].min()), int(points["n"].max()) + 1))
     return figure, points
