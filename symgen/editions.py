@@ -209,7 +209,10 @@ def store(book: Path, preset: str, executed: Path) -> Path:
         old.unlink()
     for table in (executed.parent / "tables").glob(f"{executed.stem}.*.csv"):
         shutil.copyfile(table, tables / table.name)
-    write_notebook(scrub(nbformat.read(executed, as_version=4), book, executed.stem), path)
+    ran = nbformat.read(executed, as_version=4)
+    source = nbformat.read(book / "chapters" / executed.name, as_version=4)
+    # Prose may have been mended since the run.
+    write_notebook(scrub(refresh(ran, source) or ran, book, executed.stem), path)
     return path
 
 
