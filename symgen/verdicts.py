@@ -16,14 +16,14 @@ FACES = dict(zip(VERDICTS, ("#A6DBC9", "#F6E3A1", "#F2B8A0", "#EDEDED"), strict=
 
 
 def plot_verdicts(table: pd.DataFrame) -> tuple[Axes, pd.DataFrame]:
-    """Draw which claim got which verdict in which setting.
+    """Draw which claim got which verdict in which setting; settings are numbered.
 
     Args:
         table: columns claim, statement, preset, setting, verdict; rows without a preset are
             claims that nothing was measured for.
 
     Returns:
-        Axes, and the verdicts: one row a claim, one column a setting.
+        Axes, and the verdicts: one row a claim, one column a setting, in the drawn order.
     """
     known = table[table["preset"].notna()]
     column = known["preset"].astype(str) + ": " + known["setting"].astype(str)
@@ -32,8 +32,12 @@ def plot_verdicts(table: pd.DataFrame) -> tuple[Axes, pd.DataFrame]:
     )
     wide = wide.reindex(table["claim"].drop_duplicates())
     words = table.drop_duplicates("claim").set_index("claim")["statement"]
-    size = (4.6 + 0.42 * max(1, wide.shape[1]), 0.6 + 0.27 * len(wide))
-    ax = plt.subplots(figsize=size)[1]
+    # Room for the claims' words on the left and for the legend below, in inches.
+    left, below, cell = 5.2, 0.6, 0.3
+    size = (left + cell * max(3, wide.shape[1]) + 0.2, below + cell * len(wide) + 0.4)
+    figure = plt.figure(figsize=size, layout="none")
+    width, height = cell * max(1, wide.shape[1]) / size[0], cell * len(wide) / size[1]
+    ax = figure.add_axes((left / size[0], below / size[1], width, height))
     for i, row in enumerate(wide.to_numpy()):
         for j, verdict in enumerate(row):
             if isinstance(verdict, str):
@@ -42,15 +46,15 @@ def plot_verdicts(table: pd.DataFrame) -> tuple[Axes, pd.DataFrame]:
     for verdict in VERDICTS:
         ax.plot([], [], "s", ms=9, color=FACES[verdict], label=f"{SIGNS[verdict]}  {verdict}")
     ax.set(xlim=(0, max(1, wide.shape[1])), ylim=(len(wide), 0))
-    short = [w if len(w) < 66 else w[:63] + "..." for w in words.loc[wide.index]]
+    short = [w if len(w) < 70 else w[:67] + "..." for w in words.loc[wide.index]]
     ax.set_yticks(np.arange(len(wide)) + 0.5, short, size=8.5)
     ax.xaxis.tick_top()
-    ax.set_xticks(np.arange(wide.shape[1]) + 0.5, wide.columns, rotation=60, ha="left", size=8.5)
+    ax.set_xticks(np.arange(wide.shape[1]) + 0.5, np.arange(wide.shape[1]) + 1, size=8.5)
     ax.tick_params(length=0)
     ax.grid(False)
     for side in ax.spines.values():
         side.set_visible(False)
-    ax.legend(loc="upper left", bbox_to_anchor=(0, -0.01), ncols=4)
+    figure.legend(*ax.get_legend_handles_labels(), loc="lower left", ncols=4)
     return ax, wide
 
 

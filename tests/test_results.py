@@ -192,7 +192,8 @@ def test_verdicts_are_drawn_once_a_claim_and_setting():
     ax, wide = plots.plot_verdicts(COMPARISON)
     assert wide.shape == (2, 2)
     assert [t.get_text() for t in ax.texts] == ["+", "-"]
-    labels = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["1", "2"]
+    labels = [t.get_text() for t in ax.figure.legends[0].get_texts()]
     assert [label.split(maxsplit=1)[1] for label in labels] == list(VERDICTS)
 
 
