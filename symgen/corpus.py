@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -187,36 +188,64 @@ def _train_tokenizer(texts: list[str], vocabulary: int) -> Any:
             f"tokenizer={vocabulary}: a vocabulary needs at least 200 entries, for the special "
             "tokens, the letters and some words"
         )
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    words, parts = count_words(texts)
+    letters = sorted({letter for word in words for letter in word})[: vocabulary // 3]
+    tokens = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
+    # An eighth is kept for beginnings and endings, of which rare words are put together.
+    frequent = most_frequent(words, vocabulary - len(tokens) - vocabulary // 8)
+    tokens = list(dict.fromkeys([*tokens, *frequent]))
+    for token in tokens:
+        parts.pop(token, None)
+    rest = most_frequent(parts, vocabulary // 8)
+    tokens += rest[: vocabulary - len(tokens)]
+    return word_pieces(tokens, "[CLS] $A [SEP]", ("[CLS]", "[SEP]"))
+
+
+def count_words(texts: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
+    """Return how often texts have each word, in lower case, and each beginning and ending.
+
+    Args:
+        texts: any.
+
+    Returns:
+        Counts of words, and of their beginnings and, with "##" before, endings of two to six
+        letters.
+    """
+    from tokenizers import normalizers, pre_tokenizers
 
     normalizer, splitter = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
     for text in texts:
         pieces = splitter.pre_tokenize_str(normalizer.normalize_str(text))
         words.update(word for word, _ in pieces)
-    letters = sorted({letter for word in words for letter in word})[: vocabulary // 3]
-    tokens = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
-    # An eighth is kept for beginnings and endings, of which rare words are put together.
-    frequent = _most_frequent(words, vocabulary - len(tokens) - vocabulary // 8)
     parts: Counter[str] = Counter()
     for word, count in words.items():
         for size in range(2, min(7, len(word))):
             parts[word[:size]] += count
             parts[f"##{word[-size:]}"] += count
-    tokens = list(dict.fromkeys([*tokens, *frequent]))
-    for token in tokens:
-        parts.pop(token, None)
-    rest = _most_frequent(parts, vocabulary // 8)
-    tokens += rest[: vocabulary - len(tokens)]
+    return words, parts
+
+
+def word_pieces(tokens: Sequence[str], around: str, special: Sequence[str]) -> Any:
+    """Return a tokenizer of words and pieces, as BERT's.
+
+    Args:
+        tokens: the vocabulary, in the order of their ids.
+        around: what stands before and after a text, such as ``"[CLS] $A [SEP]"``.
+        special: the tokens in `around`.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
     made = Tokenizer(models.WordPiece({t: i for i, t in enumerate(tokens)}, unk_token="[UNK]"))
-    made.normalizer, made.pre_tokenizer = normalizer, splitter
+    made.normalizer = normalizers.BertNormalizer()
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.decoder = decoders.WordPiece()
     made.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        special_tokens=[(t, made.token_to_id(t)) for t in ("[CLS]", "[SEP]")],
+        single=around, special_tokens=[(t, made.token_to_id(t)) for t in special]
     )
     return made
 
 
-def _most_frequent(counts: Counter[str], size: int) -> list[str]:
+def most_frequent(counts: Counter[str], size: int) -> list[str]:
+    """Return the most frequent entries, ties in the order of the alphabet."""
     return sorted(counts, key=lambda item: (-counts[item], item))[: max(0, size)]

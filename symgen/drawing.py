@@ -117,8 +117,8 @@ def panels(count: int, columns: int, height: float) -> tuple[Figure, np.ndarray]
 
 def panel_rows(count: int, columns: int, width: float, height: float, **shape: Any) -> tuple:
     """Return a figure with one row of panels a study."""
-    size = (width, 0.7 + height * count)
-    figure, axes = plt.subplots(count, columns, figsize=size, squeeze=False, **shape)
+    shape = {"figsize": (width, 0.7 + height * count), "layout": "constrained", **shape}
+    figure, axes = plt.subplots(count, columns, squeeze=False, **shape)
     figure.get_layout_engine().set(h_pad=0.08)
     return figure, axes
 

@@ -86,7 +86,7 @@ def plot_average_output(
         below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
         left.legend(fontsize=9, columnspacing=1, **below)
         falls = u.diff(dim=-1) < 0
-        found = np.array([interval(falls[:, k].double()) for k in m[:-1]])
+        found = np.array([interval(falls[:, k]) for k in m[:-1]])
         luck = (reference[title].diff(dim=-1) < 0).double().mean(0).numpy()
         style = {"color": COLOURS["non-generalizable"], "hatch": "///", "edgecolor": "white"}
         right.bar(m[:-1] + 0.5, found[:, 0], width=0.8, label="share that falls", **style)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from symgen.drawing import COLOURS, WHISKERS, axes_or_new, mark_phases
+from symgen.drawing import COLOURS, WHISKERS, axes_or_new, legend_below, mark_phases, panel_rows
 from symgen.dynamics import Phases
 
 
@@ -167,6 +167,39 @@ def plot_several_dynamics(
     handles, labels = last.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", handlelength=4)
     return figure, pd.concat(rows, ignore_index=True)
+
+
+def plot_training(records: Mapping[str, pd.DataFrame]) -> tuple[Figure, pd.DataFrame]:
+    """Draw training and test accuracy over the epochs, one panel a network.
+
+    Args:
+        records: title to `TrainingRun.records`.
+
+    Returns:
+        Figure, and a table: network, step, epoch, train_accuracy, test_accuracy (shares).
+    """
+    rows = -(-len(records) // 2)
+    figure, axes = panel_rows(rows, 2, width=7.6, height=2.5, sharey=True)
+    for ax in axes.flat[len(records) :]:
+        ax.set_visible(False)
+    for ax, (title, table) in zip(axes.flat, records.items(), strict=False):
+        positive = table["epoch"][table["epoch"] > 0]
+        # The untrained network has no place on a logarithmic axis; it stands left of all others.
+        x = table["epoch"].where(table["epoch"] > 0, positive.min() / 3)
+        for part, label, line, marker in (
+            ("train", "training samples", "-", "o"),
+            ("test", "test samples", "--", "s"),
+        ):
+            style = {"color": COLOURS[part], "marker": marker, "ms": 4, "label": label}
+            ax.plot(x, table[f"{part}_accuracy"], line, **style)
+        ax.set(xscale="log", ylim=(0, 1.03), xlabel="epochs")
+        ax.set_title(title, size=10)
+    for ax in axes[:, 0]:
+        ax.set_ylabel("accuracy")
+    legend_below(figure, [axes[0, 0]], columns=2)
+    columns = ["network", "step", "epoch", "train_accuracy", "test_accuracy"]
+    drawn = pd.concat([t.assign(network=title) for title, t in records.items()], ignore_index=True)
+    return figure, drawn[columns]
 
 
 def plot_boundaries(draws: Mapping[str, pd.DataFrame]) -> tuple[Figure, pd.DataFrame]:

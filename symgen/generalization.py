@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy import stats
 from torch import Tensor
 
@@ -168,13 +168,21 @@ def pooled_power(
     )
 
 
-def interval(values: Float[Tensor, "sample"]) -> Interval:
-    """Return the mean of per-sample values, NaN left out, and its 95 % bootstrap interval.
+def interval(values: Float[Tensor, "sample"] | Bool[Tensor, "sample"]) -> Interval:
+    """Return the mean of per-sample values, NaN left out, and its 95 % interval.
+
+    The interval is the bootstrap's; for truth values Wilson's, since the bootstrap of samples that
+    all agree knows no doubt.
 
     Example:
         >>> f"{interval(torch.tensor([0.5, 0.5, 0.5]))}"
         '0.50 [0.50, 0.50]'
+        >>> f"{interval(torch.tensor([True, True, True]))}"
+        '1.00 [0.44, 1.00]'
     """
+    if values.dtype == torch.bool and values.numel():
+        counted = stats.binomtest(int(values.sum()), values.numel())
+        return Interval(counted.statistic, *counted.proportion_ci(method="wilson"))
     kept = values.reshape(-1).cpu().double().numpy()
     return _bootstrap((kept[~np.isnan(kept)],), lambda a, axis: a.mean(axis))
 

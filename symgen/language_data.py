@@ -1,7 +1,6 @@
 """What causal language models are trained on and begin with: tokenizer, pieces, a small Llama."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from symgen.corpus import _most_frequent, load_texts
+from symgen.corpus import count_words, load_texts, most_frequent, word_pieces
 from symgen.networks import import_transformers
 from symgen.sources import open_splits
 
@@ -26,29 +25,12 @@ def train_tokenizer(texts: Sequence[str], words: int = 4096, pieces: int = 1024)
         words: how many of the most frequent are one token.
         pieces: how many beginnings and endings of two to six letters there are for the rest.
     """
-    transformers = import_transformers()
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-
-    normalizer, splitter = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    counts: Counter[str] = Counter()
-    for text in texts:
-        split = splitter.pre_tokenize_str(normalizer.normalize_str(text))
-        counts.update(word for word, _ in split)
+    counts, parts = count_words(texts)
     letters = sorted({letter for word in counts for letter in word})
-    parts: Counter[str] = Counter()
-    for word, count in counts.items():
-        for size in range(2, min(7, len(word))):
-            parts[word[:size]] += count
-            parts[f"##{word[-size:]}"] += count
     tokens = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
-    tokens += [*_most_frequent(counts, words), *_most_frequent(parts, pieces)]
-    table = {token: i for i, token in enumerate(dict.fromkeys(tokens))}
-    made = Tokenizer(models.WordPiece(table, unk_token="[UNK]"))
-    made.normalizer, made.pre_tokenizer = normalizer, splitter
-    made.decoder = decoders.WordPiece()
-    made.post_processor = processors.TemplateProcessing(
-        single="[BOS] $A", special_tokens=[("[BOS]", table["[BOS]"])]
-    )
+    tokens += [*most_frequent(counts, words), *most_frequent(parts, pieces)]
+    made = word_pieces(list(dict.fromkeys(tokens)), "[BOS] $A", ("[BOS]",))
+    transformers = import_transformers()
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=made,
         **{f"{token[1:-1].lower()}_token": token for token in SPECIAL},

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import filelock
@@ -10,10 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from symgen import networks
 from symgen.checkpoints import Recipe, checkpoint_steps
 from symgen.loop import Loop, _generator, _rate, _seed, make_accelerator
-from symgen.provenance import cache_folder, code_fingerprint, fetch, fingerprint, store
+from symgen.provenance import cache_folder, code_fingerprint, fingerprint, store
 from symgen.training import TrainingRun
 
 
@@ -140,31 +140,15 @@ class LanguageRun(TrainingRun):
     """
 
     def __init__(self, start, tokenizer, recipe, part, test, others, identity, about):
-        self.recipe, self.part, self.test, self._about = recipe, part, test, about
-        self.steps, self.network = list(recipe.steps), recipe.network
-        self.fingerprint, self.folder = identity, cache_folder() / "training" / identity
+        folder = cache_folder() / "training" / identity
+        super().__init__(recipe, part, test, identity, folder, about)
         self.start, self.tokenizer, self.others = start, tokenizer, others
 
-    def load(self, step: int = -1) -> nn.Module:
-        """Return the model as it was after so many steps, in eval mode on `networks.device()`.
-
-        Args:
-            step: one of `steps`, or -1 for the last.
-        """
-        step = self.steps[-1] if step == -1 else step
-        if step not in self.steps:
-            raise ValueError(
-                f"there is no checkpoint at step {step}; there are "
-                f"{', '.join(map(str, self.steps))} (-1 is the last)"
-            )
-        if (found := fetch(self._store.path(step))) is None:
-            self._store.discard(step)
-            self._compute(progress=True)
-            found = fetch(self._store.path(step))
+    def _network(self, weights: Mapping[str, Tensor], path: Path) -> nn.Module:
         model = self.start()
-        model.load_state_dict(found[0])
+        model.load_state_dict(weights)
         whole = getattr(model.model, "merge_and_unload", lambda: model.model)()
-        return whole.requires_grad_(False).to(networks.device()).eval()
+        return whole.requires_grad_(False)
 
     def _compute(self, progress: bool) -> None:
         """Train up to the last checkpoint that is missing, if any is."""
@@ -256,7 +240,8 @@ def _start(model: nn.Module, lora: int) -> Trainable:
             from peft import LoraConfig, get_peft_model
         except ImportError as error:
             raise ImportError(
-                "low-rank adapters need peft: pip install peft, or train all weights with lora=0"
+                "low-rank adapters need peft: pip install 'symgen[lora]', or train all weights "
+                "with lora=0"
             ) from error
         settings = LoraConfig(r=lora, lora_alpha=2 * lora, target_modules="all-linear",
                               task_type="CAUSAL_LM")  # fmt: skip

@@ -47,6 +47,7 @@ from symgen.figures_training import (
     plot_removed_outputs,
     plot_several_dynamics,
     plot_several_removals,
+    plot_training,
 )
 from symgen.figures_transfer import (
     plot_low_high,
@@ -99,6 +100,7 @@ __all__ = [
     "plot_sparsity",
     "plot_spectra_and_sets",
     "plot_spectrum",
+    "plot_training",
     "plot_transfer",
     "plot_two_spectra",
     "plot_variables",

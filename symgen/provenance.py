@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import html
 import json
@@ -107,7 +108,7 @@ def code_fingerprint(*modules: str) -> str:
         modules: names such as ``"training"``. Without any, every module that results depend on.
     """
     everything = sorted({p.stem for p in PACKAGE.glob("*.py")} - NOT_RESULTS)
-    return fingerprint({name: _behaviour(PACKAGE / f"{name}.py") for name in modules or everything})
+    return fingerprint({name: _behaviour(_text(name)) for name in modules or everything})
 
 
 def modules_of(source: str) -> tuple[str, ...]:
@@ -124,47 +125,48 @@ def modules_of(source: str) -> tuple[str, ...]:
         ValueError: for a name that symgen does not have.
     """
     homes, drawn = _homes("__init__"), _homes("plots")
-    tree = ast.parse(source)
-    used = {"symgen": set(), "plots": set()}
-    for node in ast.walk(tree):
+    used: dict[str, set[str]] = {"symgen": set(), "plots": set()}
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) in used:
             used[node.value.id].add(node.attr)
     # `plots` only gathers the figures of other modules, as `__init__` does.
-    pending = [name for name in _imports(tree) if name != "plots"]
-    pending += [homes.get(name, name) for name in used["symgen"]]
-    pending += [drawn[name] for name in used["plots"] if name in drawn]
-    found = set()
+    pending = {name for name in _imports(source) if name != "plots"} | used["symgen"]
+    pending |= {drawn[name] for name in used["plots"] if name in drawn}
+    found: set[str] = set()
     while pending:
-        name = homes.get(pending[-1], pending[-1])
-        pending.pop()
+        name = pending.pop()
+        name = homes.get(name, name)
         if name in found or name.startswith("__"):
             continue
         if not (PACKAGE / f"{name}.py").is_file():
             raise ValueError(f"symgen has no {name!r}")
         found.add(name)
-        pending += _imports(_parsed(name))
+        pending.update(_imports(_text(name)))
     return tuple(sorted(found - NOT_RESULTS))
 
 
 def _homes(module: str) -> dict[str, str]:
     """Return the names that a module takes from others, and from which."""
-    found = {}
     if not (PACKAGE / f"{module}.py").is_file():
-        return found
-    for node in ast.walk(_parsed(module)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("symgen."):
-            found |= {a.asname or a.name: node.module.split(".")[1] for a in node.names}
-    return found
+        return {}
+    return {
+        alias.asname or alias.name: node.module.split(".")[1]
+        for node in ast.walk(ast.parse(_text(module)))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("symgen.")
+        for alias in node.names
+    }
 
 
-def _parsed(module: str) -> ast.AST:
-    return ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
+def _text(module: str) -> str:
+    return (PACKAGE / f"{module}.py").read_text(encoding="utf-8")
 
 
-def _imports(tree: ast.AST) -> list[str]:
+# By text, since every extraction asks for the same modules, and a file may change meanwhile.
+@functools.cache
+def _imports(source: str) -> tuple[str, ...]:
     """Return modules and public names of symgen that are imported anywhere in the code."""
     found = []
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module == "symgen":
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("symgen."):
@@ -172,11 +174,12 @@ def _imports(tree: ast.AST) -> list[str]:
         elif isinstance(node, ast.Import):
             parts = [alias.name.split(".") for alias in node.names]
             found += [p[1] for p in parts if p[0] == "symgen" and len(p) > 1]
-    return found
+    return tuple(found)
 
 
-def _behaviour(path: Path) -> str:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+@functools.cache
+def _behaviour(source: str) -> str:
+    tree = ast.parse(source)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if (

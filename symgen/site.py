@@ -26,7 +26,6 @@ from symgen.editions import (
     write_notebook,
 )
 from symgen.provenance import PACKAGE, atomic, fingerprint
-from symgen.results import read_results
 from symgen.runs import BookError, chapter_names, read_chapter, read_yaml, unknown
 
 # Package, version, the part of it that a page loads, and where the site has it.
@@ -108,13 +107,9 @@ TABLE = re.compile(r"<!-- table: (.+?) -->")
 
 
 def _table(book: Path, name: str, sources: list[Path]) -> str:
-    """Return a table in Markdown: the costs, the networks, or a file with rows of one place."""
+    """Return a table in Markdown: the costs, or a file with rows of one place."""
     if name == "costs":
         found = _costs(book, sources)
-    elif name == "networks":
-        folder = next((f for f in sources if (f / "tables").is_dir()), None)
-        found = read_results("networks", folder)
-        found = found.drop(columns=["chapter"]).drop_duplicates() if len(found) else found
     else:
         file, _, place = name.partition(" ")
         found = pd.read_csv(book / "data" / file)

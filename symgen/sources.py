@@ -3,7 +3,10 @@
 import dataclasses
 import difflib
 import functools
+import hashlib
+import json
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -27,6 +30,7 @@ class Source:
         flip: whether a mirrored image is still an example of its class.
         text: column read by `load_texts` where a set has several columns of text.
         revision: asked of the hub when the caller names none.
+        home: where its authors publish a set that is not on the hub.
     """
 
     rows: Callable[[str], "Rows"] | None = None
@@ -36,6 +40,7 @@ class Source:
     flip: bool = True
     text: str | None = None
     revision: str | None = None
+    home: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +90,7 @@ DATASETS: dict[str, Source] = {
     "roneneldan/TinyStories": Source(),
     # On the hub this set is a loading script, which is refused; its converted copy is read.
     "karpathy/tiny_shakespeare": Source(revision="refs/convert/parquet"),
+    "Unilaw-R1-Data": Source(home="https://github.com/Hanscal/Unilaw-R1"),
 }
 
 
@@ -94,14 +100,16 @@ def nearest(given: str, known: Iterable[str]) -> str:
     return f' Did you mean "{found[0]}"?' if found else ""
 
 
-def local_folder(name: str) -> Path | None:
+def local_folder(name: str, revision: str | None = None) -> Path | None:
     """Return the folder of a data set or model under `SYMGEN_DATA`, or None where there is none.
 
     Args:
         name: hub id such as ``"uoft-cs/cifar10"``.
+        revision: looked for as ``<owner>/<name>@<revision>``. A folder without it holds nobody
+            knows which revision: it is taken with a warning.
 
     Raises:
-        ValueError: if the id would lead out of the folder.
+        ValueError: if the id would lead out of the folder, or a file differs from its checksum.
         FileNotFoundError: if `SYMGEN_DATA` is set to something that is no folder.
     """
     root = os.environ.get("SYMGEN_DATA")
@@ -115,8 +123,52 @@ def local_folder(name: str) -> Path | None:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f'"{name}" is no data set or model id; expected "<owner>/<name>"')
-    folder = Path(root) / path
-    return folder if folder.is_dir() else None
+    plain = folder = Path(root) / path
+    if revision is not None:
+        folder = plain.with_name(f"{plain.name}@{revision.replace('/', '--')}")
+        if not folder.is_dir() and plain.is_dir():
+            warnings.warn(
+                f'{plain} does not tell its revision, and "{revision}" was asked for; a copy in '
+                f"{folder} would be taken as that revision",
+                UserWarning,
+                stacklevel=3,
+            )
+            folder = plain
+    if not folder.is_dir():
+        return None
+    check_sums(folder, Path(root))
+    return folder
+
+
+def check_sums(folder: Path, root: Path) -> None:
+    """Compare the files of a folder with those listed in ``SHA256SUMS`` of `SYMGEN_DATA`, if any.
+
+    The list has lines as the command ``sha256sum`` writes them, with paths from `root` on.
+
+    Raises:
+        ValueError: with both sums, where they differ.
+    """
+    listed = root / "SHA256SUMS"
+    if not listed.is_file():
+        return
+    for line in filter(str.strip, listed.read_text().splitlines()):
+        wanted, name = line.split(maxsplit=1)
+        path = root / name.strip().lstrip("*")  # the asterisk marks a file read as binary
+        if not path.is_relative_to(folder) or not path.is_file():
+            continue
+        status = path.stat()
+        found = _sha256(path, status.st_size, status.st_mtime_ns)
+        if found != wanted.lower():
+            raise ValueError(
+                f"{path} has the checksum {found}, but {listed} says {wanted}; copy the file again"
+            )
+
+
+@functools.cache
+def _sha256(path: Path, size: int, changed: int) -> str:
+    """Return the checksum of a file, read once for each size and time of change."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def unavailable(name: str, what: str, example: str, cause: object) -> FileNotFoundError:
@@ -145,17 +197,25 @@ def open_splits(name: str, revision: str | None = None) -> dict[str, Callable[[]
         if revision is not None:
             raise ValueError(f'"{name}" is embedded and has no revision; got "{revision}"')
         return {split: functools.partial(source.rows, split) for split in ("train", "test")}
-    folder = local_folder(name)
+    folder = local_folder(name, revision)
     if folder is not None:
         files: dict[str, list[Path]] = {}
-        for path in sorted([*folder.glob("*.parquet"), *folder.glob("data/*.parquet")]):
-            # As on the hub: "train.parquet", or shards "train-00000-of-00002.parquet".
-            files.setdefault(path.stem.split("-")[0], []).append(path)
+        for pattern in ("*.parquet", "data/*.parquet", "*.jsonl"):
+            for path in sorted(folder.glob(pattern)):
+                # As on the hub: "train.parquet", or shards "train-00000-of-00002.parquet".
+                files.setdefault(path.stem.split("-")[0], []).append(path)
         if not files:
             raise FileNotFoundError(
-                f"{folder} holds no parquet file; expected for instance {folder}/train.parquet"
+                f"{folder} holds no parquet or jsonl file; expected for instance "
+                f"{folder}/train.parquet"
             )
-        return {split: functools.partial(_read_parquet, paths) for split, paths in files.items()}
+        return {split: functools.partial(_read_files, paths) for split, paths in files.items()}
+    if source.home is not None:
+        root = os.environ.get("SYMGEN_DATA") or "$SYMGEN_DATA"
+        raise FileNotFoundError(
+            f'"{name}" is not on the hub; its authors\' page is {source.home}. Put its rows, one '
+            f"JSON object a line, into {Path(root) / name / 'train.jsonl'}"
+        )
     if "/" not in name:
         raise ValueError(
             f'unknown data set "{name}"; known are {", ".join(DATASETS)}, and any id '
@@ -164,18 +224,20 @@ def open_splits(name: str, revision: str | None = None) -> dict[str, Callable[[]
     return _from_hub(name, revision or source.revision)
 
 
-def _read_parquet(paths: list[Path]) -> Any:
+def _read_files(paths: list[Path]) -> Any:
     import datasets
     import pyarrow as pa
+    import pyarrow.json
     import pyarrow.parquet as pq
 
     tables = []
     for path in paths:
+        kind = path.suffix[1:]
         try:
-            tables.append(pq.read_table(path))
+            tables.append(pa.json.read_json(path) if kind == "jsonl" else pq.read_table(path))
         except (pa.ArrowException, OSError) as error:
             raise ValueError(
-                f"{path} cannot be read as parquet ({error}); it may be cut off or damaged: "
+                f"{path} cannot be read as {kind} ({error}); it may be cut off or damaged: "
                 "compare its size and checksum with the original, and copy it again"
             ) from error
     return datasets.Dataset(datasets.table.InMemoryTable(pa.concat_tables(tables)))
@@ -247,7 +309,9 @@ def _rows(name: str, table: Any) -> Rows:
     label = labels[0]
     values = np.asarray(_column(table, label))
     names = getattr(features[label], "names", None)
+    readable = _class_names(name)
     classes = names or [str(c) for c in range(int(values.max()) + 1)]
+    classes = [readable.get(c, c) for c in classes]
     boxes = np.asarray(_column(table, source.box)) if source.box in features else None
     if not images:
         return Rows("text", values, classes, lambda i: _column(table, texts[0], i))
@@ -259,6 +323,19 @@ def _rows(name: str, table: Any) -> Rows:
         return [cell["bytes"] or Path(cell["path"]).read_bytes() for cell in cells]
 
     return Rows("image", values, classes, take, boxes)
+
+
+def _class_names(name: str) -> dict[str, str]:
+    """Return readable names of the classes, where ``class_names.json`` gives them.
+
+    Tiny-ImageNet's classes are named by numbers of WordNet; the file maps them to words.
+    """
+    folder = local_folder(name)
+    path = folder and folder / "class_names.json"
+    if not path or not path.is_file():
+        return {}
+    # Of several synonyms the first is enough for a title.
+    return {k: v.split(",")[0] for k, v in json.loads(path.read_text()).items()}
 
 
 def _column(table: Any, name: str, index: np.ndarray | None = None) -> list:

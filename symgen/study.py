@@ -25,7 +25,8 @@ class Study:
         dataset, network: names; see `load_dataset` and `build_network`.
         train_size, label_noise: see `load_dataset`.
         epochs, learning_rate, augment, checkpoints, mixed_precision: see `train`.
-        baselines: number of baseline networks, each trained on a part of its own.
+        baselines: number of baseline networks, each trained on a part of its own; 0 leaves the
+            target alone, with a half of the data all the same.
         split: see `load_dataset`; by default halves, or as many parts as there are networks.
         samples: how many to look at.
         n, grid, noise, layer: see `Extractor`.
@@ -90,7 +91,7 @@ class Study:
 
     @property
     def _split(self) -> str:
-        return self.split or ("halves" if self.baselines == 1 else f"parts:{self.baselines}")
+        return self.split or ("halves" if self.baselines <= 1 else f"parts:{self.baselines}")
 
     @property
     def names(self) -> list[str]:
@@ -98,7 +99,9 @@ class Study:
         if self._split == "thirds":
             return ["A", "B", "C"]
         numbered = [f"baseline{k}" for k in range(1, self.baselines + 1)]
-        return ["target", *(numbered if self._split.startswith("parts") else ["baseline"])]
+        if not self._split.startswith("parts"):
+            numbered = ["baseline"][: self.baselines]
+        return ["target", *numbered]
 
     @functools.cached_property
     def runs(self) -> list[TrainingRun]:

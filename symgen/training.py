@@ -13,7 +13,7 @@ from typing import Any
 
 import filelock
 import pandas as pd
-from torch import nn
+from torch import Tensor, nn
 
 from symgen import networks
 from symgen.checkpoints import Recipe, Store, checkpoint_steps
@@ -203,8 +203,9 @@ class TrainingRun:
     """
 
     def __init__(
-        self, recipe: Recipe, part: Part, test: Part, identity: str, folder: Path, about: dict
-    ):
+        self, recipe: Recipe, part: Part | list, test: Part | list, identity: str, folder: Path,
+        about: dict,
+    ):  # fmt: skip
         self.recipe, self.part, self.test, self._about = recipe, part, test, about
         self.steps, self.network = list(recipe.steps), recipe.network
         self.fingerprint, self.folder = identity, folder
@@ -243,13 +244,15 @@ class TrainingRun:
                 f"{', '.join(map(str, self.steps))} (-1 is the last)"
             )
         path = self._store.path(step)
-        found = fetch(path)
-        if found is None:
+        if (found := fetch(path)) is None:
             self._store.discard(step)
             self._compute(progress=True)
             found = fetch(path)
-        model = networks.load_weights(build(self.recipe), found[0], f"in {path}")
-        return model.to(networks.device()).eval()
+        return self._network(found[0], path).to(networks.device()).eval()
+
+    def _network(self, weights: dict[str, Tensor], path: Path) -> nn.Module:
+        """Return the network with the weights of a checkpoint."""
+        return networks.load_weights(build(self.recipe), weights, f"in {path}")
 
     @property
     def _store(self) -> Store:

@@ -229,6 +229,24 @@ HTML(f"<i>{Path.cwd().resolve()}</i>")"""
     assert path.read_text() == text
 
 
+def test_store_keeps_the_tables_of_the_run_and_todays_prose(book):
+    work = "import pandas\nchapter.record('small', pandas.DataFrame({'n': [n]}))"
+    path = book / "chapters" / "b_second.ipynb"
+    nbformat.write(small_chapter("b_second", work), path)
+    tables = book / "data/editions/quick/tables"
+    tables.mkdir(parents=True)
+    (tables / "b_second.gone.csv").write_text("of an earlier form of the chapter")
+    (tables / "a_first.other.csv").write_text("of another chapter")
+    assert symgen("run", "b_second", "--store").exit_code == 0
+    assert sorted(p.name for p in tables.iterdir()) == ["a_first.other.csv", "b_second.small.csv"]
+    assert (tables / "b_second.small.csv").read_text() == "n\n3\n"
+
+    change(path, "Its goals.", "Its goals, in other words.")
+    assert "unchanged" in symgen("run", "b_second", "--store").output
+    assert "Its goals, in other words." in path.read_text()
+    assert "b_second" not in symgen("verify").stderr
+
+
 def test_scrub_leaves_binary_data_alone(book):
     home = os.path.expanduser("~")
     output = nbformat.v4.new_output(

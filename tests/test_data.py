@@ -1,6 +1,8 @@
 """Data sets: sources, columns, splits, parts, and what is said when something is wrong."""
 
+import hashlib
 import io
+import json
 
 import datasets
 import numpy as np
@@ -11,6 +13,7 @@ from PIL import Image
 from symgen import corpus, sources
 from symgen.corpus import load_texts, load_tokenizer, planted_score
 from symgen.data import load_dataset
+from symgen.language_data import load_instructions
 from symgen.parts import ImagePart
 from symgen.sources import DATASETS, Source
 
@@ -341,7 +344,7 @@ def test_corrupt_parquet_and_missing_splits(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"no labelled test split.*found train"):
         load_dataset("a/trained")
     (tmp_path / "a/empty").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"holds no parquet file"):
+    with pytest.raises(FileNotFoundError, match=r"holds no parquet or jsonl file"):
         load_dataset("a/empty")
 
 
@@ -419,13 +422,61 @@ def test_hub_is_asked_for_the_revision(monkeypatch):
     assert set(asked) == {("uoft-cs/cifar10", "abc")} and len(data.part("target")) == 6
 
 
+def test_wrong_checksum_is_an_error_with_both_sums(tmp_path, monkeypatch):
+    monkeypatch.setenv("SYMGEN_DATA", str(tmp_path))
+    write_images(tmp_path)
+    files = [tmp_path / f"someone/animals/{split}.parquet" for split in ("train", "test")]
+    sums = [hashlib.sha256(f.read_bytes()).hexdigest() for f in files]
+    listed = tmp_path / "SHA256SUMS"
+    lines = [f"{a} {b}{f.relative_to(tmp_path)}" for a, b, f in zip(sums, " *", files, strict=True)]
+    listed.write_text("\n".join([*lines, f"{'0' * 64}  another/set.parquet", ""]))
+    load_dataset("someone/animals")
+    listed.write_text(listed.read_text().replace(sums[0], "0" * 64))
+    with pytest.raises(ValueError, match=rf"train\.parquet has .*{sums[0]}.*says 0{{64}}"):
+        load_dataset("someone/animals")
+
+
+def test_revision_of_a_local_copy(tmp_path, monkeypatch):
+    monkeypatch.setenv("SYMGEN_DATA", str(tmp_path))
+    write_images(tmp_path, count=120)
+    with pytest.warns(UserWarning, match=r'"v2" was asked for.*animals@v2 would be taken'):
+        assert len(load_dataset("someone/animals", revision="v2").part("test")) == 120
+    write_images(tmp_path, "someone/animals@v2", count=60)
+    assert len(load_dataset("someone/animals", revision="v2").part("test")) == 60
+    assert len(load_dataset("someone/animals").part("test")) == 120
+
+
+def test_readable_names_of_classes(tmp_path, monkeypatch):
+    monkeypatch.setenv("SYMGEN_DATA", str(tmp_path))
+    write_images(tmp_path)
+    names = {CLASSES[0]: "house cat, Felis catus"}
+    (tmp_path / "someone/animals/class_names.json").write_text(json.dumps(names))
+    assert load_dataset("someone/animals").classes == ["house cat", *CLASSES[1:]]
+
+
+def test_json_lines_are_read_as_parquet_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("SYMGEN_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"Hanscal.*Unilaw-R1-Data/train\.jsonl"):
+        load_instructions("Unilaw-R1-Data")
+    (tmp_path / "Unilaw-R1-Data").mkdir()
+    row = {"instruction": "May he?", "input": "", "output": "Yes: article 5."}
+    (tmp_path / "Unilaw-R1-Data/train.jsonl").write_text(json.dumps(row) + "\n")
+    assert load_instructions("Unilaw-R1-Data") == [row]
+    rows = [{"text": f"{w} film", "label": k % 2} for k, w in enumerate(["good", "bad"] * 20)]
+    (tmp_path / "a/lines").mkdir(parents=True)
+    for split in ("train", "test"):
+        (tmp_path / f"a/lines/{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    data = load_dataset("a/lines")
+    assert (data.kind, len(data.part("target"))) == ("text", 20)
+
+
 # The paper's data ------------------------------------------------------------------------------
 
 
 def test_every_data_set_of_the_paper_is_registered():
     assert {
         "uoft-cs/cifar10", "zh-plus/tiny-imagenet", "bentrevett/caltech-ucsd-birds-200-2011",
-        "stanfordnlp/sst2", "fancyzhx/ag_news", "rajpurkar/squad",
+        "stanfordnlp/sst2", "fancyzhx/ag_news", "rajpurkar/squad", "Unilaw-R1-Data",
     } <= set(DATASETS)  # fmt: skip
 
 

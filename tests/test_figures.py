@@ -70,3 +70,23 @@ def test_a_setting_of_zero_stands_left_of_the_others():
     ax, _ = plots.plot_sensitivity(pd.DataFrame(rows, columns=columns), "noise", default=0.0)
     assert [text.get_text() for text in ax.get_xticklabels()] == ["0", "0.01", "0.05"]
     assert ax.get_xticks().tolist() == pytest.approx([0.005, 0.01, 0.05])
+
+
+def test_training_is_drawn_with_the_untrained_network_left_of_the_first_step():
+    records = pd.DataFrame(
+        {
+            "step": [0, 3, 30],
+            "epoch": [0.0, 0.3, 3.0],
+            "train_accuracy": [0.1, 0.5, 1.0],
+            "test_accuracy": [0.1, 0.4, 0.7],
+            "test_loss": [2.0, 1.0, 1.5],
+        }
+    )
+    titles = ["cnn on digits", "resnet20 on photographs", "bert on texts"]
+    figure, drawn = plots.plot_training(dict.fromkeys(titles, records))
+    assert [ax.get_title() for ax in figure.axes if ax.get_visible()] == titles
+    training, test = figure.axes[1].lines
+    assert training.get_xdata().tolist() == pytest.approx([0.1, 0.3, 3.0])
+    assert test.get_ydata().tolist() == [0.1, 0.4, 0.7]
+    assert drawn.groupby("network").size().tolist() == [3, 3, 3]
+    assert "test_loss" not in drawn

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import warnings
 
 import numpy as np
@@ -355,23 +356,20 @@ def test_a_training_that_was_stopped_ends_with_the_same_numbers(tuned, tokenizer
         tuned.load(10)
 
 
-def test_bad_trainings(tokenizer):
+def test_bad_trainings(tokenizer, monkeypatch):
     pieces = symgen.pieces_of(TEXTS, tokenizer, 32)
     model = tiny_llama(len(tokenizer), 16, 1)
     with pytest.raises(ValueError, match="pieces: got 0, expected at least 1"):
         symgen.train_causal_lm(model, tokenizer, [], pieces)
     with pytest.raises(ValueError, match='mixed_precision="fp8": expected "no" or "bf16"'):
         symgen.train_causal_lm(model, tokenizer, pieces, pieces, mixed_precision="fp8")
-    try:
-        import peft  # noqa: F401
-    except ImportError:
-        with pytest.raises(ImportError, match="pip install peft, or .* lora=0"):
-            symgen.train_causal_lm(model, tokenizer, pieces, pieces, lora=2, progress=False)
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ImportError, match=r"pip install 'symgen\[lora\]', or .* lora=0"):
+        symgen.train_causal_lm(model, tokenizer, pieces, pieces, lora=2, progress=False)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_low_rank_adapters_are_all_that_is_stored(tokenizer):
-    pytest.importorskip("peft")
     pieces = symgen.pieces_of(TEXTS, tokenizer, 32)
     model = tiny_llama(len(tokenizer), 16, 1)
     run = symgen.train_causal_lm(

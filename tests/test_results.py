@@ -73,6 +73,8 @@ def test_a_study_finds_the_same_networks_and_interactions_again():
         ({"baselines": 3}, ["target", "baseline1", "baseline2", "baseline3"]),
         ({"split": "thirds"}, ["A", "B", "C"]),
         ({"split": "test"}, ["target", "baseline"]),
+        ({"baselines": 0}, ["target"]),
+        ({"baselines": 0, "split": "test"}, ["target"]),
     ],
 )
 def test_a_study_names_the_parts_of_its_networks(options, names):
