@@ -286,7 +286,7 @@ class Phases:
 
     Attributes:
         t1: step at which H peaks, the end of the first phase.
-        t2: first step after t1 at which non-generalizable strength grows faster.
+        t2: first step after t1 at which non-generalizable strength grows, and faster.
         reason: in words, what was found and why a boundary may be missing.
     """
 
@@ -312,10 +312,10 @@ def phases(
 ) -> Phases:
     """Return the phase boundaries t1 and t2 (App. I).
 
-    t1 is the step at which H is largest. t2 is the first step after it at which the
-    generalizable strength gained since the checkpoint before is less than r times the
-    non-generalizable strength gained. No boundary is forced: without a rise of H there is no
-    t1, and while H still rises at the end, the first phase is not over.
+    t1 is the step at which H is largest. t2 is the first step after it at which, since the
+    checkpoint before, non-generalizable strength grew, and generalizable strength by less than
+    r times as much. No boundary is forced: without a rise of H there is no t1, and while H still
+    rises at the end, the first phase is not over.
 
     Args:
         steps: of the checkpoints, ascending.
@@ -346,15 +346,18 @@ def phases(
     for i in range(peak + 1, len(steps)):
         gain = strength_gen[i] - strength_gen[i - 1]
         loss = strength_non[i] - strength_non[i - 1]
-        if gain < r * loss:
+        if loss > 0 and gain < r * loss:
             return Phases(
                 t1,
                 steps[i],
-                f"H peaks at step {t1}; at step {steps[i]} non-generalizable strength first "
-                f"grows faster than generalizable strength (ratio r = {r:g})",
+                f"H peaks at step {t1}; at step {steps[i]}, first after that, non-generalizable "
+                f"strength grows faster than generalizable strength (ratio r = {r:g})",
             )
     return Phases(
-        t1, None, f"H peaks at step {t1}; the gains never turn over, so no third phase is seen"
+        t1,
+        None,
+        f"H peaks at step {t1}; at no checkpoint after that does non-generalizable strength grow, "
+        f"and faster than generalizable strength (ratio r = {r:g}), so no third phase is seen",
     )
 
 
