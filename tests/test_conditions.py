@@ -76,3 +76,12 @@ def test_the_median_lies_in_its_interval_and_nothing_has_none():
     found = conditions.median_interval(torch.tensor([3.0, 1.0, torch.nan, 2.0]))
     assert found.mean == 2 and found.low <= 2 <= found.high
     assert f"{conditions.median_interval(torch.tensor([torch.nan]))}" == "not defined"
+
+
+def test_the_difference_of_two_groups_needs_two_samples_of_each():
+    one, other = torch.tensor([4.0, 5.0, 9.0]), torch.tensor([1.0, 2.0])
+    found = conditions.mean_difference(one, other)
+    assert found.mean == pytest.approx(4.5) and found.low < found.mean < found.high
+    back = conditions.mean_difference(other, one)
+    assert back.mean == pytest.approx(-4.5)
+    assert f"{conditions.mean_difference(one, other[:1])}" == "not defined"
