@@ -53,10 +53,11 @@ def plot_similarity(
                 "transfers": binary,
             }
         )
-        for ok, marker in ((False, "X"), (True, "o")):
+        for ok, marker, size, width in ((False, "x", 22, 1.2), (True, "o", 36, 0.8)):
             some = table[table["transfers"] == ok]
             label = "transfers (binary)" if ok else "does not transfer"
-            style = {"cmap": "viridis_r", "vmin": 0, "vmax": 1, "s": 22, "alpha": 0.8, "lw": 0}
+            style = {"cmap": "viridis_r", "vmin": 0, "vmax": 1, "s": size, "lw": width}
+            style |= {"edgecolors": "black", "zorder": 3} if ok else {"alpha": 0.8}
             place = some["target"], some["baseline"]
             drawn = ax.scatter(*place, c=some["similarity"], marker=marker, label=label, **style)
         top = 1.3 * float(max(table["target"].abs().max(), table["baseline"].abs().max(), 0.1))
