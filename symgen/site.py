@@ -229,7 +229,9 @@ def fetch_scripts(vendor: Path) -> Path | None:
                 )
                 folder = Path(scratch) / target
                 with tarfile.open(Path(scratch) / packed.stdout.split()[-1]) as archive:
-                    archive.extractall(folder, filter="data")
+                    # Python 3.11 has filters from 3.11.4 on.
+                    safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+                    archive.extractall(folder, **safe)
                 shutil.copytree(
                     folder / "package" / part, vendor / "site" / "vendor" / target, ignore=UNUSED
                 )
