@@ -23,6 +23,8 @@ from symgen.generalization import (
     interaction_count,
     interval,
     jaccard,
+    mean_difference,
+    median_interval,
     order_spectrum,
     pooled_power,
     remove,

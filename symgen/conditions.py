@@ -1,11 +1,9 @@
 """The three conditions under which interactions are proven to be few (App. B), as measures."""
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from symgen.generalization import Interval
 from symgen.transforms import count_variables, interaction_order
 
 
@@ -105,31 +103,3 @@ def shuffled(v: Float[Tensor, "*batch state"], seed: int = 0) -> Float[Tensor, "
     keys = torch.rand(v.shape, generator=generator)
     keys[..., 0], keys[..., -1] = -1.0, 2.0
     return v.gather(-1, keys.argsort(-1).to(v.device))
-
-
-def median_interval(values: Float[Tensor, "sample"]) -> Interval:
-    """Return the median of per-sample values, NaN left out, and its 95 % bootstrap interval."""
-    kept = values[~values.isnan()].cpu().double().numpy()
-    if not len(kept):
-        return Interval(np.nan, np.nan, np.nan)
-    drawn = np.random.default_rng(0).choice(kept, (2000, len(kept)))
-    low, high = np.quantile(np.median(drawn, -1), (0.025, 0.975))
-    return Interval(float(np.median(kept)), float(low), float(high))
-
-
-def mean_difference(one: Float[Tensor, "sample"], other: Float[Tensor, "other"]) -> Interval:
-    """Return the mean of one group less that of another, with its 95 % bootstrap interval.
-
-    The groups are drawn apart. NaN where one of them has fewer than two samples.
-
-    Example:
-        >>> f"{mean_difference(torch.tensor([3.0, 3.0]), torch.tensor([1.0, 1.0])):.1f}"
-        '2.0 [2.0, 2.0]'
-    """
-    groups = [x.cpu().double().numpy() for x in (one, other)]
-    if min(map(len, groups)) < 2:
-        return Interval(np.nan, np.nan, np.nan)
-    rng = np.random.default_rng(0)
-    drawn = [rng.choice(x, (2000, len(x))).mean(-1) for x in groups]
-    low, high = np.quantile(drawn[0] - drawn[1], (0.025, 0.975))
-    return Interval(float(groups[0].mean() - groups[1].mean()), float(low), float(high))

@@ -29,7 +29,10 @@ from symgen.sparsify import sparsify
 from symgen.text_variables import draw_words
 from symgen.variables import draw_patches
 
+# What outputs on masked states depend on, and what interactions depend on besides.
+OUTPUTS_CODE = ("variables", "text_variables", "baselines", "masking", "states", "cut")
 EXTRACTION_CODE = (
+    *OUTPUTS_CODE,
     "transforms",
     "sparsify",
     "program",
@@ -38,12 +41,6 @@ EXTRACTION_CODE = (
     "first_order",
     "symmetric",
     "interactions",
-    "variables",
-    "text_variables",
-    "baselines",
-    "masking",
-    "states",
-    "cut",
 )
 
 
@@ -106,45 +103,57 @@ class Extractor:
         index = torch.randperm(len(part), generator=generator)[: self.MEAN_OVER]
         return mean_baseline(model, part.batch(index)[0], layer=self.layer)
 
-    def outputs(self, model: nn.Module, batch_size: int | None = None) -> Tensor:
-        """Return v on all masked states, shape (sample, 2**n)."""
-        x, y = self.samples.x, self.samples.y
-        return masked_outputs(
-            model,
-            x,
-            y,
-            self.variables,
-            self.baseline(model),
-            batch_size=batch_size,
-            progress=self.progress,
-        )
+    def outputs(
+        self, model: nn.Module, batch_size: int | None = None, key: Mapping | None = None
+    ) -> Tensor:
+        """Return v on all masked states, shape (sample, 2**n).
+
+        Args:
+            model: a network for this data set.
+            batch_size: masked states at a time; chosen by the memory without.
+            key: as in `__call__`. Other noise bounds or tolerances then find the same outputs.
+        """
+
+        def compute() -> dict[str, Tensor]:
+            x, y, variables = self.samples.x, self.samples.y, self.variables
+            baseline = self.baseline(model)
+            v = masked_outputs(
+                model, x, y, variables, baseline, batch_size=batch_size, progress=self.progress
+            )
+            return {"v": v}
+
+        if key is None:
+            return compute()["v"]
+        return cached("outputs", self._key(key, OUTPUTS_CODE), compute)["v"]
+
+    def _key(self, model: Mapping, code: Sequence[str]) -> dict[str, Any]:
+        """Return what decides the outputs of a model on the masked samples."""
+        return {
+            "model": dict(model),
+            "samples": self.samples.x,
+            "labels": self.samples.y,
+            "variables": self.variables,
+            "layer": self.layer,
+            "code": code_fingerprint(*code),
+        }
 
     def __call__(self, model: nn.Module, key: Mapping | None = None) -> Interactions:
         """Return the network's interactions.
 
         Args:
             model: a network for this data set.
-            key: what identifies it (a training run's fingerprint and step, say); with it the
-                result is stored, and found again by whoever asks for the same.
+            key: what identifies it (see `TrainingRun.key`); with it the result is stored, and
+                found again by whoever asks for the same.
         """
 
         def compute() -> dict[str, Tensor]:
-            v = self.outputs(model).cpu()
+            v = self.outputs(model, key=key).cpu()
             found = sparsify(v, noise=self.noise, tol=self.tol, progress=self.progress)
             return {f.name: getattr(found, f.name) for f in dataclasses.fields(found)}
 
         if key is None:
             return Interactions(**compute())
-        full = {
-            "model": dict(key),
-            "samples": self.samples.x,
-            "labels": self.samples.y,
-            "variables": self.variables,
-            "layer": self.layer,
-            "noise": self.noise,
-            "tol": self.tol,
-            "code": code_fingerprint(*EXTRACTION_CODE),
-        }
+        full = {**self._key(key, EXTRACTION_CODE), "noise": self.noise, "tol": self.tol}
         return Interactions(**cached("extraction", full, compute))
 
 
@@ -273,7 +282,7 @@ def track(
     steps = list(run.steps if steps is None else steps)
 
     def at(source: Any, step: int) -> Interactions:
-        return extractor(source.load(step), {"run": source.fingerprint, "step": step})
+        return extractor(source.load(step), source.key(step))
 
     others = [at(b, b.steps[-1]) for b in baselines]
     bar = tqdm(steps, desc="checkpoints", disable=not progress, leave=False)

@@ -8,8 +8,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from symgen.drawing import COLOURS, WHISKERS
-from symgen.drawing import panels as panel_grid
+from symgen.drawing import COLOURS, WHISKERS, panels
 from symgen.figures_transfer import plot_sensitivity, plot_spectrum
 from symgen.generalization import transfer
 from symgen.interactions import SALIENT_SHARE, Interactions
@@ -32,7 +31,7 @@ def plot_similarity(
         Figure, and a table: panel, sample, type, order, target and baseline (effects over the
         mean span of each network), similarity, transfers (the binary metric).
     """
-    figure, axes = panel_grid(-(-len(pairs) // 2), min(2, len(pairs)), 4.3)
+    figure, axes = panels(-(-len(pairs) // 2), min(2, len(pairs)), 4.3)
     rows, edge, drawn = [], 0.02, None
     for ax, (title, (target, baseline)) in zip(axes.flat, pairs.items(), strict=False):
         level = {"tau": tau, "relative_to": relative_to}
@@ -97,7 +96,7 @@ def plot_metric_spectra(
         Figure, and a table: panel, metric, and the columns of `plot_spectrum`.
     """
     metrics = list(next(iter(kept.values())))
-    figure, axes = panel_grid(len(totals), len(metrics), 3.2)
+    figure, axes = panels(len(totals), len(metrics), 3.2)
     tables = []
     for line, (title, total) in zip(axes, totals.items(), strict=True):
         for ax, metric in zip(line, metrics, strict=True):
@@ -125,7 +124,7 @@ def plot_shapes(
     Returns:
         Figure, and a table: panel, label, sign, order, share, low95, high95.
     """
-    figure, axes = panel_grid(-(-len(spectra) // 2), min(2, len(spectra)), 3.5)
+    figure, axes = panels(-(-len(spectra) // 2), min(2, len(spectra)), 3.5)
     looks = (("generalizable", "-", "o"), ("and", "--", "s"), ("non-generalizable", ":", "X"))
     rows = []
     for ax, (title, lines) in zip(axes.flat, spectra.items(), strict=False):
@@ -163,14 +162,14 @@ def plot_metric_power(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     Args:
         table: columns panel, orders, metric, power, low95, high95, chance.
     """
-    panels = list(dict.fromkeys(table["panel"]))
+    titles = list(dict.fromkeys(table["panel"]))
     metrics = list(dict.fromkeys(table["metric"]))
-    figure, axes = panel_grid(-(-len(panels) // 2), min(2, len(panels)), 3.5)
+    figure, axes = panels(-(-len(titles) // 2), min(2, len(titles)), 3.5)
     looks = (("generalizable", ""), ("and", "///"), ("or", "..."))
     width = 0.8 / len(metrics)
-    for ax, panel in zip(axes.flat, panels, strict=False):
+    for ax, title in zip(axes.flat, titles, strict=False):
         for k, metric in enumerate(metrics):
-            rows = table[(table["panel"] == panel) & (table["metric"] == metric)]
+            rows = table[(table["panel"] == title) & (table["metric"] == metric)]
             place = np.arange(len(rows)) + width * (k - (len(metrics) - 1) / 2)
             style = {"color": COLOURS[looks[k][0]], "hatch": looks[k][1], "edgecolor": "white"}
             ax.bar(place, rows["power"], width=0.95 * width, label=metric, **style)
@@ -184,9 +183,9 @@ def plot_metric_power(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
                 for x in np.flatnonzero(rows["power"].isna()):
                     ax.text(x, 0.02, "none", ha="center", size=9)
         ax.set_xticks(range(len(rows)), rows["orders"], fontsize=9)
-        ax.set(title=panel, ylabel="generalization power H", ylim=(0, 1))
+        ax.set(title=title, ylabel="generalization power H", ylim=(0, 1))
         ax.set(xlabel="orders", xlim=(-0.6, len(rows) - 0.4))
-    for ax in axes.flat[len(panels) :]:
+    for ax in axes.flat[len(titles) :]:
         ax.set_axis_off()
     handles = axes.flat[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=len(handles[0]))
@@ -199,14 +198,14 @@ def plot_similarity_cuts(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     Args:
         table: column panel, and those of `plot_sensitivity`.
     """
-    panels = list(dict.fromkeys(table["panel"]))
-    figure, axes = panel_grid(-(-len(panels) // 2), min(2, len(panels)), 3.5)
-    for ax, panel in zip(axes.flat, panels, strict=False):
+    titles = list(dict.fromkeys(table["panel"]))
+    figure, axes = panels(-(-len(titles) // 2), min(2, len(titles)), 3.5)
+    for ax, title in zip(axes.flat, titles, strict=False):
         xlabel = "smallest similarity s that counts"
-        plot_sensitivity(table[table["panel"] == panel], xlabel, ax=ax)
-        ax.set_title(panel)
+        plot_sensitivity(table[table["panel"] == title], xlabel, ax=ax)
+        ax.set_title(title)
         ax.get_legend().remove()
-    for ax in axes.flat[len(panels) :]:
+    for ax in axes.flat[len(titles) :]:
         ax.set_axis_off()
     handles = axes.flat[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=2)

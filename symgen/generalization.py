@@ -1,6 +1,6 @@
 """Which interactions transfer to baseline networks, and what follows for a whole network."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +42,26 @@ class Interval(NamedTuple):
             (1, 0)
         """
         return int(self.low > value) - int(self.high < value)
+
+    def verdict(self, sign: int = 1, value: float = 0.0) -> str:
+        """Return what this says of the claim that the average lies above (below) a value.
+
+        "shown" where the whole interval does, "partly" where only the average does, "not shown"
+        where it does not, and "not tested" where there is no interval.
+
+        Args:
+            sign: 1 for above, -1 for below.
+            value: that the claim names.
+
+        Example:
+            >>> Interval(0.1, -0.2, 0.3).verdict(), Interval(0.1, -0.2, 0.3).verdict(-1)
+            ('partly', 'not shown')
+        """
+        if np.isnan(self.low):
+            return "not tested"
+        if self.side(value) == sign:
+            return "shown"
+        return "partly" if (self.mean - value) * sign > 0 else "not shown"
 
 
 def transfer(
@@ -187,7 +207,28 @@ def interval(values: Float[Tensor, "sample"] | Bool[Tensor, "sample"]) -> Interv
     return _bootstrap((kept[~np.isnan(kept)],), lambda a, axis: a.mean(axis))
 
 
-def _bootstrap(data: tuple[np.ndarray, ...], statistic) -> Interval:
+def mean_difference(one: Float[Tensor, "sample"], other: Float[Tensor, "other"]) -> Interval:
+    """Return the mean of one group less that of another, with its 95 % bootstrap interval.
+
+    The groups are drawn apart. NaN where one of them has fewer than two samples.
+
+    Example:
+        >>> f"{mean_difference(torch.tensor([3.0, 3.0]), torch.tensor([1.0, 1.0])):.1f}"
+        '2.0 [2.0, 2.0]'
+    """
+    groups = tuple(x.cpu().double().numpy() for x in (one, other))
+    if min(map(len, groups)) < 2:
+        return Interval(np.nan, np.nan, np.nan)
+    return _bootstrap(groups, lambda a, b, axis: a.mean(axis) - b.mean(axis), paired=False)
+
+
+def median_interval(values: Float[Tensor, "sample"]) -> Interval:
+    """Return the median of per-sample values, NaN left out, and its 95 % bootstrap interval."""
+    kept = values.reshape(-1).cpu().double().numpy()
+    return _bootstrap((kept[~np.isnan(kept)],), lambda a, axis: np.median(a, axis))
+
+
+def _bootstrap(data: tuple[np.ndarray, ...], statistic: Callable, paired: bool = True) -> Interval:
     if not len(data[0]):
         return Interval(np.nan, np.nan, np.nan)
     mean = float(statistic(*data, axis=-1))
@@ -197,7 +238,7 @@ def _bootstrap(data: tuple[np.ndarray, ...], statistic) -> Interval:
         data,
         statistic,
         n_resamples=2000,
-        paired=len(data) > 1,
+        paired=paired,
         vectorized=True,
         method="percentile",
         rng=np.random.default_rng(0),

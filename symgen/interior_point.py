@@ -22,17 +22,15 @@ from torch import Tensor
 from symgen.polish import explained, sparser
 from symgen.program import Program
 from symgen.symmetric import symmetric_basis
-from symgen.transforms import and_or_adjoint, and_or_outputs, count_variables, zeta
+from symgen.transforms import count_variables, zeta
 
 # First value of every complementarity product, where max(w) - min(w) = 1.
 START = 0.01
 CORRECTORS = 3
 TO_BOUNDARY = 0.995
-# From this many variables on a CPU, systems are factored by blocks of so many columns; and while
-# the relative gap is larger than this, in single precision.
+# From this many variables on a CPU, systems are factored by blocks of so many columns.
 LARGE = 9
 BLOCK = 96
-ROUGH = 0.1
 
 
 def minimize(program: Program, tol: float, max_iter: int) -> tuple[Tensor, Tensor]:
@@ -201,18 +199,15 @@ class _Newton:
         self.solve = self._solver()
 
     def _solver(self) -> "_Symmetric | _Dense":
-        """Return how the system is solved: exactly near the end, and cheaply on the way there.
+        """Return how the system is solved: the first one, which is symmetric, by blocks.
 
-        A direction that is off by a thousandth makes the step hardly shorter, and nothing that
-        is certified depends on it. Only large systems on a CPU gain from this.
+        Only large systems on a CPU gain from this.
         """
         program = self.program
-        if program.w.is_cuda or len(program) > 1 or program.n < LARGE:
-            return _Dense(self.weight, self.slack)
-        if self.at.step == 0 and bool((program.eps > 0).all()):
+        large = not program.w.is_cuda and len(program) == 1 and program.n >= LARGE
+        if large and self.at.step == 0 and bool((program.eps > 0).all()):
             return _Symmetric(self.weight, self.slack)
-        rough = bool((self.at.gap() > ROUGH).all())
-        return _Dense(self.weight, self.slack, torch.float32 if rough else torch.float64)
+        return _Dense(self.weight, self.slack)
 
     def __getitem__(self, kept: Tensor) -> "_Newton":
         part = object.__new__(_Newton)
@@ -268,44 +263,26 @@ class _Symmetric:
 class _Dense:
     """A solver of (A diag(weight) A' + diag(slack)) u = rest on the nonempty states.
 
-    In single precision, every solution is refined once with the exact product.
+    In double precision throughout: single precision on the way saves a twentieth of the time, and
+    for outputs whose systems are ill-conditioned it gets nowhere.
     """
 
-    def __init__(self, weight: Tensor, slack: Tensor, dtype: torch.dtype = torch.float64):
+    def __init__(self, weight: Tensor, slack: Tensor):
         # On a CPU batched factorizations only copy more than one at a time.
-        group = len(weight) if weight.is_cuda else 1
-        self.weight, self.slack, self.group = weight, slack, group
-        self.refined = dtype is not torch.float64
-        self.factors = []
-        for w, s in zip(weight.split(group), slack.split(group), strict=True):
-            factor = _factor(w.to(dtype), s.to(dtype))
-            if factor is None:
-                self.refined = False
-                factor = _factor(w, s)
-            self.factors.append(factor)
+        self.group = len(weight) if weight.is_cuda else 1
+        pairs = zip(weight.split(self.group), slack.split(self.group), strict=True)
+        self.factors = [_factor(*pair) for pair in pairs]
 
     def __call__(self, rest: Tensor) -> Tensor:
-        u = self._solve(rest)
-        if self.refined:
-            and_, or_ = and_or_adjoint(u)
-            image = and_or_outputs(self.weight[:, 0] * and_, self.weight[:, 1] * or_)
-            left = rest - image - self.slack * u
-            left[:, 0] = 0
-            u = u + self._solve(left)
-        return u
-
-    def _solve(self, rest: Tensor) -> Tensor:
         found = []
         for part, factor in zip(rest.split(self.group), self.factors, strict=True):
-            part = part.unsqueeze(-1).to(factor.dtype)
-            half = torch.linalg.solve_triangular(factor, part, upper=False)
+            half = torch.linalg.solve_triangular(factor, part.unsqueeze(-1), upper=False)
             found.append(torch.linalg.solve_triangular(factor.mT, half, upper=True).squeeze(-1))
-        return torch.cat(found).to(rest.dtype)
+        return torch.cat(found)
 
     def __getitem__(self, kept: Tensor) -> "_Dense":
         part = object.__new__(_Dense)
-        part.group, part.refined = self.group, self.refined
-        part.weight, part.slack = self.weight[kept], self.slack[kept]
+        part.group = self.group
         if self.group == 1:
             part.factors = [self.factors[i] for i in kept.nonzero().flatten().tolist()]
         else:
@@ -347,12 +324,9 @@ def _normal_matrix(weight: Tensor, slack: Tensor) -> Tensor:
     return matrix
 
 
-def _factor(weight: Tensor, slack: Tensor) -> Tensor | None:
-    """Return the lower Cholesky factor of the normal matrix; None if single precision fails."""
-    matrix = _normal_matrix(weight, slack)
-    factor, failed = _cholesky(matrix)
-    if failed.any() and weight.dtype is not torch.float64:
-        return None
+def _factor(weight: Tensor, slack: Tensor) -> Tensor:
+    """Return the lower Cholesky factor of the normal matrix."""
+    factor, failed = _cholesky(_normal_matrix(weight, slack))
     # Rounding can make the matrix indefinite, and vanishing weights make it singular: a small
     # multiple of the identity, no larger than it must be, repairs both.
     strength = 1e-15

@@ -34,9 +34,7 @@ class LanguageModel:
     @classmethod
     def at(cls, run: LanguageRun, step: int = -1, name: str | None = None) -> "LanguageModel":
         """Return the model of a training as it was at a step."""
-        step = run.steps[-1] if step == -1 else step
-        key = {"run": run.fingerprint, "step": step}
-        return cls(name or run.network, run.load(step), run.tokenizer, key, run)
+        return cls(name or run.network, run.load(step), run.tokenizer, run.key(step), run)
 
     def interactions(self, prompts: Sequence[Any], **options: Any) -> tuple[Tensor, Interactions]:
         """Return v on all masked prompts, and the interactions; see `language_interactions`."""

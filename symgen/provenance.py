@@ -242,7 +242,7 @@ def store(path: str | os.PathLike, tensors: Mapping[str, torch.Tensor], info: Ma
     }
     with atomic(path) as temporary:
         save_file(contiguous, temporary)
-        checksum = _sha256(temporary)
+        checksum = sha256(temporary)
     with atomic(path.with_suffix(".json")) as temporary:
         text = json.dumps({**info, "sha256": checksum}, indent=1, default=str)
         temporary.write_text(text, encoding="utf-8")
@@ -256,7 +256,7 @@ def fetch(path: str | os.PathLike) -> tuple[dict[str, torch.Tensor], dict] | Non
     path = Path(path)
     try:
         info = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        if _sha256(path) != info.pop("sha256"):
+        if sha256(path) != info.pop("sha256"):
             raise ValueError("checksum differs")
         return load_file(path), info
     except FileNotFoundError:
@@ -289,7 +289,8 @@ def cached(
     return tensors
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Return the checksum of a file, as 64 hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -3,7 +3,6 @@
 import dataclasses
 import difflib
 import functools
-import hashlib
 import json
 import os
 import warnings
@@ -12,6 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+
+from symgen.provenance import sha256
 
 # Images up to this many pixels a side are held in memory, and get networks with a small stem.
 SMALL = 64
@@ -157,7 +158,7 @@ def check_sums(folder: Path, root: Path) -> None:
         if not path.is_relative_to(folder) or not path.is_file():
             continue
         status = path.stat()
-        found = _sha256(path, status.st_size, status.st_mtime_ns)
+        found = _known_sum(path, status.st_size, status.st_mtime_ns)
         if found != wanted.lower():
             raise ValueError(
                 f"{path} has the checksum {found}, but {listed} says {wanted}; copy the file again"
@@ -165,10 +166,9 @@ def check_sums(folder: Path, root: Path) -> None:
 
 
 @functools.cache
-def _sha256(path: Path, size: int, changed: int) -> str:
+def _known_sum(path: Path, size: int, changed: int) -> str:
     """Return the checksum of a file, read once for each size and time of change."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256(path)
 
 
 def unavailable(name: str, what: str, example: str, cause: object) -> FileNotFoundError:
@@ -276,7 +276,7 @@ def read_rows(name: str, split: str, revision: str | None = None) -> Rows:
     for candidate in wanted:
         if candidate in splits:
             read = splits[candidate]()
-            rows = read if isinstance(read, Rows) else _rows(name, read)
+            rows = read if isinstance(read, Rows) else _rows(name, read, revision)
             if (rows.labels >= 0).any():
                 return rows
     raise ValueError(
@@ -285,7 +285,7 @@ def read_rows(name: str, split: str, revision: str | None = None) -> Rows:
     )
 
 
-def _rows(name: str, table: Any) -> Rows:
+def _rows(name: str, table: Any, revision: str | None) -> Rows:
     import datasets
 
     source = DATASETS.get(name, Source())
@@ -309,7 +309,7 @@ def _rows(name: str, table: Any) -> Rows:
     label = labels[0]
     values = np.asarray(_column(table, label))
     names = getattr(features[label], "names", None)
-    readable = _class_names(name)
+    readable = _class_names(name, revision)
     classes = names or [str(c) for c in range(int(values.max()) + 1)]
     classes = [readable.get(c, c) for c in classes]
     boxes = np.asarray(_column(table, source.box)) if source.box in features else None
@@ -325,12 +325,12 @@ def _rows(name: str, table: Any) -> Rows:
     return Rows("image", values, classes, take, boxes)
 
 
-def _class_names(name: str) -> dict[str, str]:
+def _class_names(name: str, revision: str | None) -> dict[str, str]:
     """Return readable names of the classes, where ``class_names.json`` gives them.
 
     Tiny-ImageNet's classes are named by numbers of WordNet; the file maps them to words.
     """
-    folder = local_folder(name)
+    folder = local_folder(name, revision)
     path = folder and folder / "class_names.json"
     if not path or not path.is_file():
         return {}

@@ -65,7 +65,8 @@ def sparsify(
     Args:
         v: outputs on all 2**n masked states, 1 <= n <= 16, bit i of the index set when variable
             i is present. Any leading axes; tensor or array; solved in float64 on v's device.
-        noise: kappa >= 0, share of abs(v[N] - v[0]) by which d may miss v (App. A.2).
+        noise: kappa >= 0, share of abs(v[N] - v[0]) by which d may miss v. App. A.2 allows noise
+            but does not say how much; this bound is ours.
         tol: relative gap (objective - bound) / objective to reach, > 0.
         max_iter: steps of a method after which to stop and warn.
         progress: whether to show a bar.

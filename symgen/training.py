@@ -225,6 +225,14 @@ class TrainingRun:
         """
         return pd.DataFrame([self._store.record(step) for step in self.steps])
 
+    def key(self, step: int = -1) -> dict[str, Any]:
+        """Return what identifies the network after so many steps, for what is stored about it.
+
+        Args:
+            step: one of `steps`, or -1 for the last.
+        """
+        return {"run": self.fingerprint, "step": self.steps[-1] if step == -1 else step}
+
     def load(self, step: int = -1) -> nn.Module:
         """Return the network as it was after so many steps, in eval mode on `networks.device()`.
 

@@ -43,6 +43,17 @@ def pytest_unconfigure(config):
         shutil.rmtree(config.symgen_cache, ignore_errors=True)
 
 
+@pytest.fixture
+def one_thread():
+    """One thread for torch, and as many as before afterwards."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def mirror() -> Path:
     """The folder of real data laid out by hub id, where there is one."""

@@ -1,6 +1,7 @@
-"""The boundaries of the phases are where App. I has them, and nowhere else."""
+"""Phase boundaries are where App. I has them; what was extracted once is found again."""
 
 import pytest
+import torch
 
 import symgen
 
@@ -31,3 +32,23 @@ def test_with_r_1_a_share_below_one_half_puts_t2_right_after_t1(before, after):
     lost = [t - g for g, t in zip(gained, total, strict=True)]
     found = symgen.phases([0, 1, 2, 3], POWER, gained, lost)
     assert (found.t1, found.t2) == (1, 2)
+
+
+def test_masked_outputs_are_stored_apart_from_the_split_found_for_them(tmp_path, monkeypatch):
+    """Other noise bounds and tolerances need no forward pass, and another network does."""
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
+    study = symgen.Study("digits", "cnn", train_size=60, epochs=1, checkpoints=1, samples=2, n=4)
+    run, extractor = study.runs[0], study.extractor(progress=False)
+    model, calls = run.load(), []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    first = extractor(model, run.key())
+    assert calls and torch.equal(first.bias, extractor.outputs(model)[:, 0])
+    calls.clear()
+    again = study.extractor(progress=False, noise=0.1)(model, run.key())
+    assert not calls
+    assert float((first.objective - again.objective).min()) > 0
+    assert torch.equal(extractor(model, run.key()).effects, first.effects) and not calls
+    other = extractor(run.load(0), run.key(0))
+    assert not torch.equal(other.bias, first.bias)
+    extractor(model, {"another": "network"})
+    assert calls

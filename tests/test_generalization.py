@@ -152,6 +152,13 @@ def test_intervals_hold_the_mean_and_say_when_there_is_none():
     assert f"{symgen.interval(values[:1])}" == "0.10"
 
 
+def test_a_verdict_needs_the_whole_interval_and_an_interval():
+    above = symgen.Interval(0.7, 0.6, 0.8)
+    assert [above.verdict(value=v) for v in (0.5, 0.65, 0.75)] == ["shown", "partly", "not shown"]
+    assert [above.verdict(-1, v) for v in (0.9, 0.75, 0.5)] == ["shown", "partly", "not shown"]
+    assert symgen.Interval(0.7, math.nan, math.nan).verdict() == "not tested"
+
+
 def test_saliency_in_all_modes():
     inter = random_interactions(3)
     size, largest = inter.effects.abs(), inter.effects.abs().amax((1, 2))

@@ -13,14 +13,8 @@ SMALL_BERT = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
 }  # fmt: skip
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Networks this small gain nothing from a second thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+# Networks this small gain nothing from a second thread.
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def parameters(model: nn.Module) -> int:

@@ -16,15 +16,8 @@ from symgen.program import Program
 from symgen.symmetric import SymmetricBasis
 from symgen.transforms import and_or_adjoint, and_or_outputs, interaction_order
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """What `sparsify` does for its parts, for direct calls of what is below it."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
+# What `sparsify` does for its parts, for direct calls of what is below it.
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 few = settings(max_examples=15)
 seeds = st.integers(0, 10**6)

@@ -24,14 +24,8 @@ from symgen.training import estimate, train
 
 QUICK = {"epochs": 2, "batch_size": 50, "checkpoints": 4, "progress": False}
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Networks this small gain nothing from a second thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+# Networks this small gain nothing from a second thread.
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
