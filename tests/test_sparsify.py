@@ -454,3 +454,14 @@ def test_the_normal_matrix_is_what_its_formula_says(n, seed):
     diagonal = torch.cat([weight[0][order > 0], weight[1][order > 1]])
     expected = columns * diagonal @ columns.T + torch.diag(slack[0, 1:])
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("seed", [0, 5, 17])
+def test_ill_conditioned_outputs_reach_their_gap(seed):
+    """Effects over many magnitudes that cancel on the full input, as some real sentences have."""
+    generator = torch.Generator().manual_seed(seed)
+    effects = torch.randn(2, 2**10, generator=generator, dtype=torch.float64) ** 5
+    v = and_or_outputs(*effects)
+    v = v - v[0]
+    noise = 0.003 * float((v.max() - v.min()) / v[-1].abs())
+    assert float(symgen.sparsify(v, noise=noise, max_iter=40).gap) <= 1e-3
