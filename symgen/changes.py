@@ -24,8 +24,8 @@ def interaction_changes(
             models, and there is no noise term.
 
     Returns:
-        One row a sample, kind and order: sample, kind, order, change (log odds). The changes of a
-        sample add up to the change of its v(N).
+        One row a sample, kind and order: sample, kind, order, change (log odds), and moved, the
+        sum of the changes without their signs. The changes of a sample add up to that of its v(N).
     """
     if before.and_.shape != after.and_.shape:
         raise ValueError(
@@ -42,9 +42,9 @@ def interaction_changes(
     orders = nn.functional.one_hot(before.order, before.n + 1).to(change)
     rows = []
     for kind, mask in kinds.items():
-        by_order = (change * mask).sum(-2) @ orders
+        by_order, moved = ((x * mask).sum(-2) @ orders for x in (change, change.abs()))
         rows += [
-            (sample, kind, order, float(by_order[sample, order]))
+            (sample, kind, order, float(by_order[sample, order]), float(moved[sample, order]))
             for sample in range(len(by_order))
             for order in range(1, before.n + 1)
         ]
@@ -53,5 +53,5 @@ def interaction_changes(
         predicted = after.predict()[:, -1] - before.predict()[:, -1]
         rest["noise"] = (v_after - v_before)[:, -1] - predicted
     for kind, values in rest.items():
-        rows += [(sample, kind, 0, value) for sample, value in enumerate(values.tolist())]
-    return pd.DataFrame(rows, columns=["sample", "kind", "order", "change"])
+        rows += [(sample, kind, 0, x, abs(x)) for sample, x in enumerate(values.tolist())]
+    return pd.DataFrame(rows, columns=["sample", "kind", "order", "change", "moved"])

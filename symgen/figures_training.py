@@ -41,6 +41,9 @@ def plot_dynamics(table: pd.DataFrame, phases: Phases) -> tuple[Figure, pd.DataF
     )
     for name, label, line, marker, colour in lines:
         axes[2].plot(x, table[name], line, color=colour, marker=marker, ms=4, label=label)
+        if f"{name}_low95" in table:
+            low, high = table[f"{name}_low95"], table[f"{name}_high95"]
+            axes[2].fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
     axes[2].set(ylabel="loss (nats)", title="Losses")
     axes[2].set_xlabel("optimizer steps (checkpoints, evenly spaced)")
     steps = table["step"].tolist()
@@ -83,13 +86,13 @@ def plot_gains(table: pd.DataFrame, phases: Phases) -> tuple[Axes, pd.DataFrame]
 
 
 def plot_removal(
-    table: pd.DataFrame, ax: Axes | None = None, top: float | None = None
+    table: pd.DataFrame, ax: Axes | None = None, ends: tuple[float, float] | None = None
 ) -> tuple[Axes, pd.DataFrame]:
     """Draw training loss, test loss and their gap before and after removal (Fig. 4).
 
     Args:
         table: of `removal_table`.
-        top: upper end of the axis, to compare figures.
+        ends: of the axis, to compare figures.
     """
     ax = axes_or_new(ax)
     groups = ["training", "test", "gap"]
@@ -108,8 +111,8 @@ def plot_removal(
     ax.axhline(0, color="black", lw=0.8)
     ax.set_xticks(range(3), ["training loss", "test loss", "gap"])
     ax.set_ylabel("loss (nats)")
-    if top is not None:
-        ax.set_ylim(min(0, table["low95"].min()) * 1.05, top)
+    if ends is not None:
+        ax.set_ylim(*ends)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
     return ax, table
 

@@ -1,5 +1,6 @@
 """Which interactions transfer to baseline networks, and what follows for a whole network."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -16,11 +17,19 @@ LOW_ORDERS = (1, 2)
 #: Orders that H_high sums over (Fig. 2).
 HIGH_ORDERS = (6, 7, 8, 9, 10)
 
+# Of fewer values the bootstrap is too sure: resamples of four of one sign never reach 0.
+FEW = 10
+
 Share = tuple[Float[Tensor, "*batch state"], Float[Tensor, "*batch state"]]
 
 
 class Interval(NamedTuple):
-    """An average over samples with its bootstrap interval; NaN where it does not exist."""
+    """An average over samples with its 95 % interval; NaN where it does not exist.
+
+    Example:
+        >>> f"{Interval(0.25, 0.1, 0.4)}, {Interval(0.25, 0.003, 0.5):.1f}"
+        '0.25 [0.10, 0.40], 0.250 [0.003, 0.500]'
+    """
 
     mean: float
     low: float
@@ -32,6 +41,10 @@ class Interval(NamedTuple):
             return "not defined"
         if np.isnan(self.low):
             return f"{self.mean:{spec}}"
+        # Which side of 0 an interval lies on must be seen: more digits where rounding hides it.
+        near = self.low if self.side() > 0 else self.high
+        while self.side() and not re.search("[1-9]", f"{near:{spec}}") and abs(near) > 1e-6:
+            spec = re.sub(r"\.(\d+)", lambda found: f".{int(found[1]) + 1}", spec)
         return f"{self.mean:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
 
     def side(self, value: float = 0.0) -> int:
@@ -191,8 +204,9 @@ def pooled_power(
 def interval(values: Float[Tensor, "sample"] | Bool[Tensor, "sample"]) -> Interval:
     """Return the mean of per-sample values, NaN left out, and its 95 % interval.
 
-    The interval is the bootstrap's; for truth values Wilson's, since the bootstrap of samples that
-    all agree knows no doubt.
+    The interval is the bootstrap's; of fewer than 10 values Student's, and of truth values
+    Wilson's, since the bootstrap of few samples is too narrow, and of samples that all agree
+    knows no doubt.
 
     Example:
         >>> f"{interval(torch.tensor([0.5, 0.5, 0.5]))}"
@@ -204,7 +218,12 @@ def interval(values: Float[Tensor, "sample"] | Bool[Tensor, "sample"]) -> Interv
         counted = stats.binomtest(int(values.sum()), values.numel())
         return Interval(counted.statistic, *counted.proportion_ci(method="wilson"))
     kept = values.reshape(-1).cpu().double().numpy()
-    return _bootstrap((kept[~np.isnan(kept)],), lambda a, axis: a.mean(axis))
+    kept = kept[~np.isnan(kept)]
+    if 1 < len(kept) < FEW:
+        mean = float(kept.mean())
+        half = float(stats.t.ppf(0.975, len(kept) - 1) * stats.sem(kept))
+        return Interval(mean, mean - half, mean + half)
+    return _bootstrap((kept,), lambda a, axis: a.mean(axis))
 
 
 def mean_difference(one: Float[Tensor, "sample"], other: Float[Tensor, "other"]) -> Interval:

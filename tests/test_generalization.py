@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from outputs import network_outputs
+from scipy import stats
 
 import symgen
 from symgen.interactions import Interactions, concatenate
@@ -150,6 +151,11 @@ def test_intervals_hold_the_mean_and_say_when_there_is_none():
     assert found.mean == pytest.approx(0.4) and found.low < 0.4 < found.high
     assert f"{symgen.interval(values[2:3])}" == "not defined"
     assert f"{symgen.interval(values[:1])}" == "0.10"
+    # Four values of one sign are little evidence (t = 1.51); forty of the same kind are enough.
+    four = torch.tensor([1.0, 1.0, 1.0, 9.0])
+    assert symgen.interval(four).side() == 0 and symgen.interval(four.repeat(10)).side() == 1
+    low, high = stats.ttest_1samp(four, 0).confidence_interval()
+    assert symgen.interval(four)[1:] == pytest.approx((low, high))
 
 
 def test_a_verdict_needs_the_whole_interval_and_an_interval():

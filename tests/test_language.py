@@ -422,6 +422,9 @@ def test_changes_add_up():
     new = ((after.effects - before.effects) * (now & ~was)).sum((-2, -1))
     found = table[table.kind == "new"].groupby("sample")["change"].sum()
     np.testing.assert_allclose(found, new, atol=1e-12)
+    sizes = (after.effects - before.effects).abs().sum((-2, -1)) + (after.bias - before.bias).abs()
+    moved = table[table.kind != "noise"].groupby("sample")["moved"].sum()
+    np.testing.assert_allclose(moved, sizes, atol=1e-12)
     by_model = symgen.interaction_changes(before, after).groupby("sample")["change"].sum()
     moved = (after.predict() - before.predict())[:, -1]
     np.testing.assert_allclose(by_model, moved, atol=1e-12)
