@@ -227,9 +227,10 @@ def interval(values: Float[Tensor, "sample"] | Bool[Tensor, "sample"]) -> Interv
 
 
 def mean_difference(one: Float[Tensor, "sample"], other: Float[Tensor, "other"]) -> Interval:
-    """Return the mean of one group less that of another, with its 95 % bootstrap interval.
+    """Return the mean of one group less that of another, with its 95 % interval.
 
-    The groups are drawn apart. NaN where one of them has fewer than two samples.
+    The bootstrap's, with the groups drawn apart; Welch's where one of them has fewer than 10
+    samples, and NaN where one has fewer than two.
 
     Example:
         >>> f"{mean_difference(torch.tensor([3.0, 3.0]), torch.tensor([1.0, 1.0])):.1f}"
@@ -238,6 +239,13 @@ def mean_difference(one: Float[Tensor, "sample"], other: Float[Tensor, "other"])
     groups = tuple(x.cpu().double().numpy() for x in (one, other))
     if min(map(len, groups)) < 2:
         return Interval(np.nan, np.nan, np.nan)
+    if min(map(len, groups)) < FEW:
+        mean = float(groups[0].mean() - groups[1].mean())
+        errors = np.array([stats.sem(x) ** 2 for x in groups])
+        total = max(errors.sum(), np.finfo(float).tiny)
+        freedom = total**2 / max((errors**2 / [len(x) - 1 for x in groups]).sum(), total**2 / 1e6)
+        half = float(stats.t.ppf(0.975, freedom) * errors.sum() ** 0.5)
+        return Interval(mean, mean - half, mean + half)
     return _bootstrap(groups, lambda a, b, axis: a.mean(axis) - b.mean(axis), paired=False)
 
 

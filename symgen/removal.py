@@ -8,7 +8,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from symgen.generalization import Interval, Share, cross_entropy, interval, remove
+from symgen.generalization import (
+    FEW,
+    Interval,
+    Share,
+    cross_entropy,
+    interval,
+    mean_difference,
+    remove,
+)
 from symgen.interactions import Interactions
 
 RESAMPLES = 2000
@@ -86,14 +94,13 @@ def removal_table(train: Losses, test: Losses) -> pd.DataFrame:
 
 
 def loss_gap(train: Float[Tensor, "sample"], test: Float[Tensor, "other"]) -> Interval:
-    """Return mean test loss minus mean training loss, with its 95 % bootstrap interval.
+    """Return mean test loss minus mean training loss, with the interval of `mean_difference`.
 
     Example:
         >>> f"{loss_gap(torch.zeros(4), torch.ones(4)):.1f}"
         '1.0 [1.0, 1.0]'
     """
-    draws = _resampled(test, 1) - _resampled(train, 0)
-    return _interval(float(test.mean() - train.mean()), draws)
+    return mean_difference(test, train)
 
 
 def gap_closed(train: Losses, test: Losses, removed: str = "non-generalizable") -> Interval:
@@ -107,14 +114,19 @@ def gap_closed(train: Losses, test: Losses, removed: str = "non-generalizable") 
         removed: "non-generalizable" or "random".
 
     Returns:
-        NaN where there is no gap to close: where the interval of the gap reaches down to 0.
+        NaN where there is no gap to close: where the interval of the gap reaches down to 0. No
+        interval where one of the groups has fewer than 10 samples.
     """
     before = loss_gap(train["nothing"], test["nothing"])
     if not before.low > 0:
         return Interval(np.nan, np.nan, np.nan)
-    gaps = [_resampled(test[k], 1) - _resampled(train[k], 0) for k in ("nothing", removed)]
     after = float(test[removed].mean() - train[removed].mean())
-    return _interval(1 - after / before.mean, 1 - gaps[1] / gaps[0])
+    share, groups = 1 - after / before.mean, (test[removed], train[removed])
+    if min(map(len, groups)) < FEW:
+        return Interval(share, np.nan, np.nan)
+    gaps = [_resampled(test[k], 1) - _resampled(train[k], 0) for k in ("nothing", removed)]
+    low, high = np.quantile(1 - gaps[1] / gaps[0], [0.025, 0.975])
+    return Interval(share, float(low), float(high))
 
 
 def _resampled(values: Tensor, stream: int) -> np.ndarray:
@@ -122,8 +134,3 @@ def _resampled(values: Tensor, stream: int) -> np.ndarray:
     values = values.cpu().double().numpy()
     index = np.random.default_rng([0, stream]).integers(len(values), size=(RESAMPLES, len(values)))
     return values[index].mean(-1)
-
-
-def _interval(mean: float, draws: np.ndarray) -> Interval:
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return Interval(mean, float(low), float(high))

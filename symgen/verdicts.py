@@ -96,7 +96,7 @@ def claims_table(table: pd.DataFrame) -> Page:
             value = _number(row.value)
             if not pd.isna(row.low95):
                 value += f" [{_number(row.low95)}, {_number(row.high95)}]"
-            value += f" {row.unit}" if value and row.unit != "1" else ""
+            value += f" {row.unit}" if value and str(row.unit) != "1" else ""
             count = "" if pd.isna(row.samples) else f"{row.samples:.0f} samples"
             lines.append(
                 f"<tr><td>{row.preset}: {html.escape(str(row.setting))}</td>"

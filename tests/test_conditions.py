@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from scipy import stats
 
 from symgen import conditions, mean_difference, median_interval, moebius
 
@@ -85,3 +86,7 @@ def test_the_difference_of_two_groups_needs_two_samples_of_each():
     back = mean_difference(other, one)
     assert back.mean == pytest.approx(-4.5)
     assert f"{mean_difference(one, other[:1])}" == "not defined"
+    low, high = stats.ttest_ind(one, other, equal_var=False).confidence_interval()
+    assert found[1:] == pytest.approx((low, high))
+    many = mean_difference(one.repeat(20), other.repeat(20))
+    assert many.mean == pytest.approx(4.5) and 3 < many.low < many.mean < many.high < 6

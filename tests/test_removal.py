@@ -41,13 +41,16 @@ def test_removing_what_does_not_generalize_is_equation_12(pair):
 
 
 def test_the_gap_closes_fully_or_not_at_all():
-    train, test = torch.zeros(8), torch.linspace(1, 2, 8)
+    train, test = torch.zeros(12).double(), torch.linspace(1, 2, 12).double()
     same = {"nothing": train, "non-generalizable": train, "random": train}
     other = {"nothing": test, "non-generalizable": train, "random": test}
     assert symgen.loss_gap(train, test).mean == pytest.approx(1.5)
     assert symgen.gap_closed(same, other).mean == pytest.approx(1)
     assert symgen.gap_closed(same, other, "random") == pytest.approx((0, 0, 0))
     assert np.isnan(symgen.gap_closed(same, same).mean)
+    few = [{k: x[::2] for k, x in losses.items()} for losses in (same, other)]
+    assert symgen.gap_closed(*few).mean == pytest.approx(1)
+    assert symgen.gap_closed(*few).verdict() == "not tested"
     table = symgen.removal_table(same, other).set_index(["removed", "group"])["loss"]
     assert table["nothing", "gap"] == pytest.approx(1.5)
 
