@@ -242,8 +242,9 @@ def mean_difference(one: Float[Tensor, "sample"], other: Float[Tensor, "other"])
     if min(map(len, groups)) < FEW:
         mean = float(groups[0].mean() - groups[1].mean())
         errors = np.array([stats.sem(x) ** 2 for x in groups])
-        total = max(errors.sum(), np.finfo(float).tiny)
-        freedom = total**2 / max((errors**2 / [len(x) - 1 for x in groups]).sum(), total**2 / 1e6)
+        if not errors.any():
+            return Interval(mean, mean, mean)
+        freedom = errors.sum() ** 2 / (errors**2 / [len(x) - 1 for x in groups]).sum()
         half = float(stats.t.ppf(0.975, freedom) * errors.sum() ** 0.5)
         return Interval(mean, mean - half, mean + half)
     return _bootstrap(groups, lambda a, b, axis: a.mean(axis) - b.mean(axis), paired=False)
