@@ -11,7 +11,6 @@ from symgen.interactions import Interactions
 from symgen.language import language_interactions
 from symgen.language_data import pieces_of, tiny_llama, train_tokenizer
 from symgen.language_training import LanguageRun, train_causal_lm
-from symgen.provenance import fingerprint
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,7 +70,7 @@ def open_language_model(
     """
     if name != "tiny-llama":
         model, tokenizer = networks.load_causal_lm(name, dtype, device_map)
-        weights = fingerprint(dict(model.named_parameters()))
+        weights = networks.weights_fingerprint(model)
         return LanguageModel(name.split("/")[-1], model, tokenizer, {"weights": weights})
     tokenizer = train_tokenizer(texts, words, pieces=max(100, words // 4))
     model = tiny_llama(len(tokenizer), width, layers, seed)

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import filelock
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from symgen.checkpoints import Recipe, checkpoint_steps
-from symgen.loop import Loop, _generator, _rate, _seed, make_accelerator
+from symgen.loop import CLIP, Loop, _generator, _rate, _seed, make_accelerator
 from symgen.provenance import cache_folder, code_fingerprint, fingerprint, store
 from symgen.training import TrainingRun
 
@@ -84,9 +83,11 @@ class LanguageLoop(Loop):
         self.model.train()
         mixed = recipe.mixed_precision != "no"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
-            loss = _loss(self.wrapped, x.to(self.device), y.to(self.device))
+            total, count = _loss(self.wrapped, x.to(self.device), y.to(self.device))
+        # The mean over the tokens of all processes, whose gradients are averaged afterwards.
+        loss = total * self.accelerator.num_processes / self.accelerator.reduce(count, "sum")
         self.accelerator.backward(loss)
-        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_(self.model.parameters(), CLIP["adamw"])
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return loss.detach()
@@ -109,9 +110,11 @@ def _padded(pieces: Sequence[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
     return ids, nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=-100)
 
 
-def _loss(model: nn.Module, ids: Tensor, labels: Tensor) -> Tensor:
-    logits = model(ids)[:, :-1].float()
-    return F.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
+def _loss(model: nn.Module, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the summed cross-entropy (nats) and the number of tokens it was summed over."""
+    logits, wanted = model(ids)[:, :-1].float(), labels[:, 1:]
+    total = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum")
+    return total, (wanted >= 0).sum()
 
 
 @torch.inference_mode()
@@ -150,14 +153,10 @@ class LanguageRun(TrainingRun):
         whole = getattr(model.model, "merge_and_unload", lambda: model.model)()
         return whole.requires_grad_(False)
 
-    def _compute(self, progress: bool) -> None:
-        """Train up to the last checkpoint that is missing, if any is."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(self.folder / ".lock"):
-            if self._store.missing():
-                self._describe()
-                title = f"{self.network} on {self._about['data']}" if progress else None
-                LanguageLoop(self, title).run()
+    def _train(self, main: bool, progress: bool) -> None:
+        if main:
+            self._describe()
+        LanguageLoop(self, f"{self.network} on {self._about['data']}" if progress else None).run()
 
 
 def train_causal_lm(
@@ -209,6 +208,11 @@ def train_causal_lm(
             raise ValueError(f"{what}: got {value}, expected at least {least}")
     if mixed_precision not in ("no", "bf16"):
         raise ValueError(f'mixed_precision="{mixed_precision}": expected "no" or "bf16"')
+    if any(p.is_meta for p in model.parameters()):
+        raise ValueError(
+            "some weights of the model lie aside on a disk (device_map), where they cannot be "
+            "trained; load it without device_map, on a larger device or in a smaller dtype"
+        )
     total = epochs * math.ceil(len(pieces) / batch_size)
     if isinstance(checkpoints, int):
         steps = checkpoint_steps(total, checkpoints)

@@ -20,6 +20,7 @@ from symgen.architectures import (
     resnet,
     vgg,
 )  # fmt: skip
+from symgen.provenance import fingerprint
 from symgen.sources import local_folder, nearest, unavailable
 
 
@@ -213,7 +214,19 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def resolve(name: str) -> str:
-    """Return the local path of a model: as given, or under `SYMGEN_DATA`; else the id itself."""
+    """Return the local path of a model: as given, or under `SYMGEN_DATA`; else the id itself.
+
+    Raises:
+        FileNotFoundError: for a path, not an id, where there is no folder.
+    """
+    path = Path(name).expanduser()
+    if path.is_absolute() or name.startswith("."):
+        if not path.is_dir():
+            raise FileNotFoundError(
+                f'there is no folder "{name}"; expected one with config.json, model.safetensors '
+                'and tokenizer.json, or an id "<owner>/<name>"'
+            )
+        return str(path)
     return str(local_folder(name) or name)
 
 
@@ -225,18 +238,32 @@ def _pretrained(name: str, classes: int, vocabulary: Any = None, **options: Any)
 
 
 def from_pretrained(kind: str, name: str, **options: Any) -> Any:
-    loader = getattr(import_transformers(), kind)
+    loader, path = getattr(import_transformers(), kind), resolve(name)
     try:
-        return loader.from_pretrained(resolve(name), **options)
+        # Code that comes with a model is never run: not asked for, and not by a typed "y" either.
+        return loader.from_pretrained(path, trust_remote_code=False, **options)
     except (OSError, ValueError) as error:
-        if Path(resolve(name)).is_dir():
+        if Path(path).is_dir():
             raise ValueError(
-                f"{resolve(name)} is not in from_pretrained format ({error}); expected "
+                f"{path} is not in from_pretrained format ({error}); expected "
                 "config.json, model.safetensors and tokenizer.json"
             ) from error
         if isinstance(error, ValueError):
             raise
         raise unavailable(name, "model", "config.json", str(error).split("\n")[0]) from error
+
+
+def weights_fingerprint(model: nn.Module) -> str:
+    """Return the fingerprint of a model's weights, also of those that lie aside on a disk."""
+    from accelerate.utils import align_module_device
+
+    found: dict[str, str] = {}
+    for name, module in model.named_modules():
+        # Fetches weights that `device_map` put aside, one layer at a time.
+        with align_module_device(module):
+            own = module.named_parameters(recurse=False)
+            found |= {f"{name}.{key}": fingerprint(value) for key, value in own}
+    return fingerprint(found)
 
 
 def load_causal_lm(
@@ -248,9 +275,11 @@ def load_causal_lm(
         name_or_path: name in `CAUSAL_LMS`, hub id, id under `SYMGEN_DATA`, or path in
             from_pretrained format.
         dtype: such as "bfloat16"; None keeps that of the stored weights.
-        device_map: "auto" spreads a model over several GPUs; None uses one device.
+        device_map: "auto" spreads a model over several GPUs, and layers that do not fit over host
+            memory and disk; None uses one device.
 
     Raises:
+        MemoryError: where not even the embedding, which is masked, fits in memory.
         FileNotFoundError: where there is neither a local copy nor a way to the hub.
         ImportError: if the extra ``llm`` is not installed.
     """
@@ -270,6 +299,17 @@ def load_causal_lm(
             f"{nearest(name, CAUSAL_LMS)}"
         )
     options = {"dtype": dtype if dtype is not None else "auto", "device_map": device_map}
-    model = from_pretrained("AutoModelForCausalLM", name, **options)
+    try:
+        model = from_pretrained("AutoModelForCausalLM", name, **options)
+        aside = model.get_input_embeddings().weight.is_meta
+    except ValueError as error:
+        # How accelerate says it of an embedding that is the output layer's weight as well.
+        if not (aside := "meta device" in str(error)):
+            raise
+    if aside:
+        raise MemoryError(
+            f"device_map put the token embedding of {name} on the disk, and masked inputs are made "
+            "from it; keep it in memory (a device_map that names it), or give a smaller dtype"
+        )
     tokenizer = from_pretrained("AutoTokenizer", name)
     return (model if device_map is not None else model.to(device())).eval(), tokenizer

@@ -1,11 +1,13 @@
 """Training with checkpoints: stopped at any moment, resumed with the same numbers, done once."""
 
 import contextlib
+import errno
 import inspect
 import json
 import math
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +29,12 @@ from symgen.sources import nearest
 __all__ = ["Estimate", "TrainingRun", "estimate", "train"]
 
 MIXED = ("no", "bf16", "fp16")
+
+
+class NearChanceWarning(UserWarning):
+    """A trained network classifies its own training samples no better than guessing would."""
+
+
 SCHEDULES = ("cosine", "linear", "constant")
 
 
@@ -85,9 +93,9 @@ def train(
     """
     run = _prepare(**{k: v for k, v in locals().items() if k not in ("cache", "progress")})
     if not cache:
-        run.folder = Path(tempfile.mkdtemp(prefix="symgen-"))
-        weakref.finalize(run, shutil.rmtree, run.folder, ignore_errors=True)
+        run._forget_at_end()
     run._compute(progress)
+    run.warn_near_chance()
     return run
 
 
@@ -262,28 +270,73 @@ class TrainingRun:
         """Return the network with the weights of a checkpoint."""
         return networks.load_weights(build(self.recipe), weights, f"in {path}")
 
+    def warn_near_chance(self) -> None:
+        """Warn where the last checkpoint knows no more of its training samples than their classes.
+
+        Its accuracy is then within two standard errors of the share of the largest class.
+        """
+        share = float(self.part.labels.bincount().max()) / len(self.part)
+        count = min(len(self.part), self.recipe.evaluation_size)
+        found = self._store.record(self.steps[-1])["train_accuracy"]
+        if share < 1 and found <= share + 2 * math.sqrt(share * (1 - share) / count):
+            warnings.warn(
+                f"{self!r} ends near chance: it classifies {found:.0%} of its training samples "
+                f"right, and guessing gives {share:.0%}. Nothing that is measured on it tells of "
+                "learning; train for more epochs, or with another learning_rate or seed",
+                NearChanceWarning,
+                stacklevel=3,
+            )
+
     @property
     def _store(self) -> Store:
         return Store(self.folder, self.recipe.steps)
 
     def _compute(self, progress: bool) -> None:
         """Train up to the last checkpoint that is missing, if any is."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         accelerator = make_accelerator()
+        # What is there is only read, so that it can lie where nobody may write. Processes that
+        # train together look later, when none of them can be ahead of the others.
+        if accelerator.num_processes == 1 and not self._store.missing():
+            return
         # Only one program trains a run; another waits, and then finds it done.
-        lock = filelock.FileLock(self.folder / ".lock")
-        with lock if accelerator.is_main_process else contextlib.nullcontext():
+        with self._lock() if accelerator.is_main_process else contextlib.nullcontext():
             accelerator.wait_for_everyone()
             if self._store.missing():
-                expected = measure(self.recipe, self.part, self.test, self.folder)
-                expected.check()
-                if accelerator.is_main_process:
-                    self._describe()
-                    if expected.minutes > 1:
-                        print(f"{self!r}: {expected}")
-                title = f"{self.network} on {self._about['part']}" if progress else None
-                Loop(self.recipe, self.part, self.test, self._store, title).run()
+                self._train(accelerator.is_main_process, progress)
             accelerator.wait_for_everyone()
+
+    def _lock(self) -> filelock.BaseFileLock:
+        """Return the lock of the run's folder, which moves where it cannot be written to."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = filelock.FileLock(self.folder / ".lock")
+            with lock:
+                return lock
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM):
+                raise
+            warnings.warn(
+                f"{self.folder} cannot be written to ({error.strerror}): this training is kept "
+                "until the program ends. Point SYMGEN_CACHE to a folder of yours to keep it",
+                stacklevel=5,
+            )
+            self._forget_at_end()
+            return filelock.FileLock(self.folder / ".lock")
+
+    def _forget_at_end(self) -> None:
+        """Keep the run in a folder that vanishes with it."""
+        self.folder = Path(tempfile.mkdtemp(prefix="symgen-"))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+    def _train(self, main: bool, progress: bool) -> None:
+        expected = measure(self.recipe, self.part, self.test, self.folder)
+        expected.check()
+        if main:
+            self._describe()
+            if expected.minutes > 1:
+                print(f"{self!r}: {expected}")
+        title = f"{self.network} on {self._about['part']}" if progress else None
+        Loop(self.recipe, self.part, self.test, self._store, title).run()
 
     def _describe(self) -> None:
         """Leave a readable account of the run beside its checkpoints."""

@@ -1,11 +1,20 @@
 """Networks: every registered one builds, trains and is masked; published sizes; error messages."""
 
+import io
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
 from symgen import networks
+from symgen.language import language_outputs
+from symgen.language_data import tiny_llama, train_tokenizer
+from symgen.language_models import open_language_model
+from symgen.language_training import train_causal_lm
 from symgen.networks import NETWORKS, build_network, find_layer, load_causal_lm, load_weights
+from symgen.prompts import Prompt
 
 IMAGE = [name for name, line in NETWORKS.items() if line.kind == "image"]
 TEXT = [name for name, line in NETWORKS.items() if line.kind == "text"]
@@ -248,6 +257,63 @@ def test_causal_language_model_of_the_mirror(mirror, monkeypatch):
         following = model(prompt.to(model.device)).logits[0, -1].argmax()
     assert tokenizer.decode(following).strip() == "time"
     assert find_layer(model) == "model.embed_tokens"
+
+
+@pytest.fixture
+def stored_model(tmp_path):
+    """A causal language model in a folder, and what places its first layer on the disk."""
+    pytest.importorskip("transformers")
+    texts = ["the cat sat on the mat and the dog ran after the ball in the park"] * 5
+    tokenizer = train_tokenizer(texts, 100, pieces=100)
+    folder = tmp_path / "own" / "model"
+    tiny_llama(len(tokenizer), 16, 2).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    names = ("model.embed_tokens", "model.layers.1", "model.norm", "model.rotary_emb", "lm_head")
+    return str(folder), {"model.layers.0": "disk"} | dict.fromkeys(names, "cpu")
+
+
+def test_an_absolute_folder_needs_no_place_among_the_data(stored_model, tmp_path, monkeypatch):
+    folder, _ = stored_model
+    monkeypatch.setenv("SYMGEN_DATA", str(tmp_path))
+    assert parameters(load_causal_lm(folder)[0]) == parameters(load_causal_lm("own/model")[0])
+    monkeypatch.chdir(tmp_path)
+    assert open_language_model("./own/model").name == "model"
+    with pytest.raises(FileNotFoundError, match=r'no folder ".*nowhere"; expected .* config.json'):
+        load_causal_lm(str(tmp_path / "nowhere"))
+
+
+def test_a_model_with_layers_on_the_disk_gives_the_same(stored_model):
+    folder, placed = stored_model
+    prompt = Prompt.of("the cat sat on the mat and the dog ran after the", " ball", n=4)
+    whole = open_language_model(folder)
+    spread = open_language_model(folder, device_map=placed)
+    assert any(p.is_meta for p in spread.model.parameters())
+    assert spread.key == whole.key
+    v, w = (
+        language_outputs(m.model, m.tokenizer, [prompt], progress=False) for m in (whole, spread)
+    )
+    assert torch.allclose(v, w, atol=1e-5)
+    with pytest.raises(ValueError, match="aside on a disk"):
+        train_causal_lm(
+            spread.model, spread.tokenizer, [(torch.arange(4), 0)], [(torch.arange(4), 0)]
+        )
+    everything = {**placed, "model.embed_tokens": "disk"}
+    with pytest.raises(MemoryError, match="token embedding"):
+        load_causal_lm(folder, device_map=everything)
+
+
+def test_code_that_comes_with_a_model_is_never_run(stored_model, monkeypatch):
+    folder = Path(stored_model[0])
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {
+        "AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "evil.py").write_text(f"open({str(folder / 'ran')!r}, 'w').close()")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\ny\n"))
+    with pytest.raises(ValueError, match="not in from_pretrained format"):
+        load_causal_lm(str(folder))
+    assert not (folder / "ran").exists()
 
 
 def test_fine_tuning_starts_from_a_stored_classifier(tmp_path, monkeypatch):

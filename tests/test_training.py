@@ -1,5 +1,7 @@
 """Training: recorded, stored once, stopped and resumed with the same numbers."""
 
+import errno
+import gc
 import io
 import itertools
 import json
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -292,8 +295,74 @@ def test_what_cannot_fit_is_refused_with_the_numbers(data, monkeypatch):
 
 
 def test_diverging_training_is_reported(data):
-    with pytest.raises(FloatingPointError, match=r"learning_rate=1e\+20; try a tenth"):
-        train("cnn", data, learning_rate=1e20, **QUICK)
+    with pytest.raises(FloatingPointError, match=r"learning_rate=1e\+38; try a tenth"):
+        train("cnn", data, learning_rate=1e38, **QUICK)
+
+
+@pytest.mark.parametrize("seed", [16, 19])
+def test_trainings_that_used_to_die_learn(seed):
+    """Without clipped gradients their losses went through 13 to 25, and one never came back."""
+    data = load_dataset("digits", train_size=300, test_size=300, seed=seed)
+    run = train("cnn", data, seed=seed, epochs=60, augment=False, checkpoints=1, progress=False)
+    assert run.records.iloc[-1]["train_accuracy"] > 0.95
+
+
+@pytest.mark.parametrize("network", ["cnn", "bert-tiny"])
+def test_no_gradient_is_longer_than_the_recipe_allows(network, monkeypatch):
+    lengths = []
+
+    def watched(self, *args, **options):
+        grads = [p.grad for group in self.param_groups for p in group["params"]]
+        lengths.append(float(torch.stack([g.norm() for g in grads if g is not None]).norm()))
+
+    name = "digits" if network == "cnn" else "planted-sentiment"
+    data = load_dataset(name, train_size=100, test_size=50)
+    optimizer = torch.optim.SGD if network == "cnn" else torch.optim.AdamW
+    monkeypatch.setattr(optimizer, "step", watched)
+    # Labels that no output can agree with make every gradient long.
+    data.part("target").labels[:] = 0
+    monkeypatch.setattr("symgen.loop.F.cross_entropy", lambda x, y, **_: 1000 * x.square().sum())
+    train(network, data, cache=False, **QUICK)
+    bound = loop.CLIP["sgd" if network == "cnn" else "adamw"]
+    assert lengths and max(lengths) == pytest.approx(bound, rel=1e-3)
+
+
+def test_a_network_that_learned_nothing_is_told(data):
+    with pytest.warns(training.NearChanceWarning, match=r"classifies \d+% .* guessing gives 1\d%"):
+        train("cnn", data, learning_rate=1e-9, **QUICK)
+    # Whoever takes it up again hears it, too.
+    with pytest.warns(training.NearChanceWarning, match="ends near chance"):
+        train("cnn", data, learning_rate=1e-9, **QUICK)
+
+
+def test_trained_networks_are_used_where_nobody_may_write(data, monkeypatch):
+    train("cnn", data, **QUICK)
+
+    def refused(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    monkeypatch.setattr("filelock.FileLock", refused)
+    assert train("cnn", data, **QUICK).load().training is False
+    monkeypatch.undo()
+
+
+def test_a_training_that_cannot_be_kept_is_done_all_the_same(data, cache, monkeypatch):
+    make = Path.mkdir
+
+    def refused(self, *args, **options):
+        if cache in self.parents:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        make(self, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.warns(UserWarning, match=r"cannot be written to.*SYMGEN_CACHE"):
+        run = train("cnn", data, **QUICK)
+    assert len(run.records) == 5 and not cache.exists()
+    folder = run.folder
+    del run
+    gc.collect()
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(
@@ -360,19 +429,41 @@ def test_large_images_are_decoded_while_training(monkeypatch):
     assert len(run.records) == 5 and large.spec["image_size"] == 72
 
 
-def test_two_processes_share_each_batch(tmp_path):
+IMAGES = """
+from symgen.data import load_dataset
+from symgen.training import train
+
+def trained():
+    data = load_dataset("digits", train_size=200, test_size=100)
+    return train("cnn", data, epochs=2, checkpoints=3, augment=False, progress=False)
+"""
+# Texts of several lengths: the processes' shares of a batch differ in their number of tokens.
+TEXTS = """
+import torch
+from symgen.language_data import tiny_llama
+from symgen.language_training import train_causal_lm
+
+def trained():
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(4, 12, (20,), generator=generator).tolist()
+    pieces = [(torch.randint(1, 30, (k,), generator=generator), 0) for k in lengths]
+    return train_causal_lm(tiny_llama(30, 16, 1), None, pieces, pieces[:4], epochs=2,
+                           batch_size=4, checkpoints=3, progress=False)
+"""
+
+
+@pytest.mark.parametrize("source", [IMAGES, TEXTS], ids=["images", "texts"])
+def test_two_processes_share_each_batch(source, tmp_path):
     """The same loop under a launcher: without augmentation it gives the numbers of one process."""
     script = tmp_path / "script.py"
     script.write_text(
-        textwrap.dedent(
+        source
+        + textwrap.dedent(
             """
             import torch
-            from symgen.data import load_dataset
-            from symgen.training import train
 
             torch.set_num_threads(1)
-            data = load_dataset("digits", train_size=200, test_size=100)
-            run = train("cnn", data, epochs=2, checkpoints=3, augment=False, progress=False)
+            run = trained()
             if torch.distributed.get_rank() == 0:
                 print(run.records.to_json())
             torch.distributed.destroy_process_group()
@@ -381,13 +472,14 @@ def test_two_processes_share_each_batch(tmp_path):
     )
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = subprocess.run(
-        [*launch, str(script)], capture_output=True, text=True, timeout=300,
+        [*launch, str(script)], capture_output=True, text=True, timeout=120,
         env={**os.environ, "SYMGEN_CACHE": str(tmp_path / "two"), "CUDA_VISIBLE_DEVICES": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     two = pd.read_json(io.StringIO(done.stdout))
-    data = load_dataset("digits", train_size=200, test_size=100)
-    one = train("cnn", data, epochs=2, checkpoints=3, augment=False, progress=False).records
+    space: dict = {}
+    exec(source, space)
+    one = space["trained"]().records
     assert np.abs(one.to_numpy() - two.to_numpy()).max() < 1e-3
 
 
