@@ -18,9 +18,14 @@ book: $(READY)
 	@$(BIN)/symgen run all --preset quick
 	@$(BIN)/symgen html --from _build/runs/quick
 
-# Each file on one core: its networks are small, and threads would wait for each other.
+# First each file on one core: its networks are small, and threads would wait for each other. Then
+# the chapters one after the other, as users run them: with as many threads as the machine gives.
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
+	@failed=0; \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile \
+	  --ignore chapters --ignore tests/test_notebooks.py || failed=1; \
+	$(BIN)/python -m pytest -q tests/test_notebooks.py chapters || failed=1; \
+	exit $$failed
 
 html: $(READY)
 	@$(BIN)/symgen html

@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 import torch
 from outputs import network_outputs
 
 import symgen
 
+movement = pytest.importorskip("benchmarks.movement")
 published = pytest.importorskip("benchmarks.published")
 rows = pytest.importorskip("benchmarks.rows")
 
@@ -72,3 +74,24 @@ def test_the_command_knows_its_groups():
         [sys.executable, "-m", "benchmarks", "--help"], capture_output=True, text=True, check=True
     )
     assert "--quick" in told.stdout and "--store" in told.stdout
+
+
+def test_movement_counts_what_moved_and_how_far_claims_did(tmp_path):
+    table = pd.DataFrame({"step": [0, 1], "power": [0.5, 0.25], "seconds": [1.0, 2.0]})
+    claims = pd.DataFrame(
+        {"claim": ["a", "b"], "setting": "here", "value": [0.5, 1.0], "low95": [0.4, 1.0],
+         "high95": [0.6, 1.0], "verdict": ["shown", "partly"]}
+    )  # fmt: skip
+    for name, by in (("one", 0.0), ("other", 0.05)):
+        folder = tmp_path / name / "tables"
+        folder.mkdir(parents=True)
+        table.assign(power=table["power"] + [0, by], seconds=[3.0 + by, 4.0]).to_csv(
+            folder / "01.dynamics.csv", index=False
+        )
+        claims.assign(
+            value=claims["value"] + [by, 0], verdict=["shown", "partly" if not by else "not shown"]
+        ).to_csv(folder / "01.claims.csv", index=False)
+    (row,) = movement.compare(tmp_path / "one", tmp_path / "other").to_dict("records")
+    assert row["numbers"] == 4 + 6 and row["moved"] == pytest.approx(0.2)
+    assert (row["claims"], row["verdicts changed"]) == (2, 1)
+    assert row["shift"] == pytest.approx(0.5)
