@@ -194,20 +194,22 @@ def around(mean: float, *groups: np.ndarray, share: bool = False) -> Interval:
     sizes = np.array([len(x) for x in groups])
     if not np.isfinite([mean, *np.concatenate(groups)]).all() or sizes.min() < 2:
         return Interval(mean, np.nan, np.nan)
+    if share:
+        mean = min(max(mean, 0.0), 1.0)
+        if mean in (0, 1):
+            return Interval(mean, *_counted(mean, len(groups[0])))
     errors = np.array([x.var(ddof=1) for x in groups]) / sizes
     error = float(errors.sum() ** 0.5)
     # Equal values, but for rounding.
     if error <= 1e-12 * max(abs(mean), *(np.abs(x).max() for x in groups)):
-        return Interval(
-            mean, *(_counted(mean, len(groups[0])) if share and mean in (0, 1) else [mean] * 2)
-        )
+        return Interval(mean, mean, mean)
     freedom = error**4 / (errors**2 / (sizes - 1)).sum()
-    quantile = special.stdtrit(freedom, ENDS[1])
+    quantile = float(special.stdtrit(freedom, ENDS[1]))
     if share:
         alike = mean * (1 - mean) * (special.ndtri(ENDS[1]) / quantile / error) ** 2
         return Interval(mean, *_counted(mean, alike))
     many = [x - x.mean() for x in groups if len(x) > 2]
-    skew = sum((x**3).sum() / np.prod(len(x) - np.arange(3)) for x in many) / error**3
+    skew = sum(float((x**3).sum()) / np.prod(len(x) - np.arange(3)) for x in many) / error**3
     left, right = min(-quantile, _hall(-quantile, skew)), max(quantile, _hall(quantile, skew))
     return Interval(mean, mean - error * right, mean - error * left)
 
@@ -216,7 +218,7 @@ def _hall(quantile: float, skew: float) -> float:
     """Return the quantile of (mean - truth) / error for values as skewed as these."""
     if abs(skew) < 1e-6:
         return quantile
-    return 3 / skew * (np.cbrt(1 + skew * (quantile - skew / 6)) - 1)
+    return float(3 / skew * (np.cbrt(1 + skew * (quantile - skew / 6)) - 1))
 
 
 def _counted(mean: float, count: float) -> tuple[float, float]:

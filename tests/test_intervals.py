@@ -152,6 +152,16 @@ def test_equal_values_have_no_width_unless_they_could_be_answers():
     assert part == pytest.approx((1, 1 - clopper.high, 1))
 
 
+@pytest.mark.parametrize("whole", [0.0, 1.0, 1 + 1e-12, -1e-12])
+def test_a_number_at_the_end_of_its_range_stays_within_it(whole):
+    """Where all samples give 1 and all but one of them less, or rounding gives a little more."""
+    for less in (0.0, 1e-13, 0.2):
+        found = spectra.resampled(
+            lambda x, less=less: abs(whole - less * (len(x) < 5)), torch.ones(5), share=True
+        )
+        assert 0 <= found.low <= found.mean <= found.high <= 1
+
+
 def test_few_differences_of_one_sign_that_look_like_answers_show_nothing():
     """Counts that rise by 0 or 1 are not shares, whose mean is positive where one value is."""
     rise = torch.tensor([1.0, 0.0, 0.0])
