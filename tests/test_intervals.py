@@ -70,7 +70,6 @@ def test_intervals_of_means_hold_the_mean(draw, mean, size, least):
 @pytest.mark.parametrize(
     ("draw", "mean"),
     [(some_shares, 0.2), (mostly_one, 0.9), (rare, 0.1)],
-    ids=lambda x: str(x)[:12],
 )
 def test_intervals_of_shares_hold_the_mean_and_stay_within_0_and_1(draw, mean, size):
     found = of_means(draw, size, share=True)
