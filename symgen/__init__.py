@@ -16,21 +16,18 @@ from symgen.dynamics import Dynamics, Extractor, Phases, bootstrap_phases, phase
 from symgen.generalization import (
     HIGH_ORDERS,
     LOW_ORDERS,
-    Interval,
     chance_level,
     cross_entropy,
     generalization_power,
     interaction_count,
-    interval,
     jaccard,
-    mean_difference,
-    median_interval,
     order_spectrum,
     pooled_power,
     remove,
     transfer,
 )
 from symgen.interactions import Interactions
+from symgen.intervals import Interval, interval, mean_difference, median_interval
 from symgen.language import (
     SaturatedTargetWarning,
     language_interactions,
@@ -55,7 +52,7 @@ from symgen.provenance import Chapter
 from symgen.removal import gap_closed, loss_gap, random_share, removal_losses, removal_table
 from symgen.results import benchmarks, reported
 from symgen.small_world import planted_reason
-from symgen.sparsify import ConvergenceWarning, sparsify
+from symgen.sparsify import ConvergenceWarning, DeadOutputWarning, sparsify
 from symgen.states import PrecisionWarning, log_odds
 from symgen.study import Study
 from symgen.text_variables import TextVariables, draw_words, phrase_spans, word_spans

@@ -83,10 +83,13 @@ def smallest_exponent(u: Float[Tensor, "*batch order"]) -> Float[Tensor, "*batch
     before, after = u[..., few], u[..., many]
     slope = (after.abs().log() - before.abs().log()) / ratio
     nothing = torch.full_like(slope, torch.inf)
+    # One variable alone makes no pair: every p will do.
+    always = torch.zeros_like(u[..., :1])
     at_least = torch.where(after <= 0, -nothing, torch.where(before > 0, slope, nothing))
     at_most = torch.where((after > 0) | (before >= 0), nothing, slope)
     at_most = torch.where((after == 0) & (before < 0), -nothing, at_most)
-    low, high = at_least.amax(-1).clamp(min=0), at_most.amin(-1)
+    low = torch.cat([always, at_least], -1).amax(-1)
+    high = torch.cat([always + torch.inf, at_most], -1).amin(-1)
     return torch.where((low <= high) & (high > 0) & low.isfinite(), low, torch.nan)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,15 +15,14 @@ from tqdm.auto import tqdm
 from symgen.baselines import Baseline, mean_baseline, token_baseline
 from symgen.data import Data, Samples
 from symgen.generalization import (
-    Interval,
     chance_level,
     generalization_power,
     interaction_count,
-    interval,
     order_spectrum,
     transfer,
 )
 from symgen.interactions import Interactions
+from symgen.intervals import Interval, check_draws, interval
 from symgen.masking import masked_outputs
 from symgen.provenance import cached, code_fingerprint
 from symgen.sparsify import sparsify
@@ -157,6 +157,10 @@ class Extractor:
         return Interactions(**cached("extraction", full, compute))
 
 
+# Quantities of `Dynamics.per_sample` that lie in [0, 1].
+SHARES = ("power", "power_low", "power_high", "chance")
+
+
 @dataclasses.dataclass(frozen=True)
 class Dynamics:
     """A network's interactions at every checkpoint, beside those of its baselines.
@@ -228,7 +232,8 @@ class Dynamics:
         for step, group in self.per_sample().groupby("step", sort=True):
             row: dict[str, float] = {"step": step}
             for name in group.columns.drop(["step", "sample"]):
-                mean, low, high = interval(torch.tensor(group[name].to_numpy()))
+                values = torch.tensor(group[name].to_numpy())
+                mean, low, high = interval(values, share=name in SHARES)
                 row |= {name: mean, f"{name}_low95": low, f"{name}_high95": high}
             rows.append(row)
         losses = self.losses[self.losses["step"].isin(self.steps)]
@@ -239,7 +244,7 @@ class Dynamics:
         """Return how a quantity of `per_sample` changes between two checkpoints.
 
         The mean over samples of its value at step `stop` minus its value at step `start`, with a
-        95 % bootstrap interval over samples.
+        95 % interval over samples.
         """
         wide = self._per_sample.pivot(index="step", columns="sample", values=name)
         return interval(torch.tensor((wide.loc[stop] - wide.loc[start]).to_numpy()))
@@ -328,7 +333,7 @@ def phases(
 
     Args:
         steps: of the checkpoints, ascending.
-        power: H at each.
+        power: H at each; NaN where there is none, which is passed over.
         strength_gen, strength_non: summed strength of salient generalizable and
             non-generalizable interactions at each.
         r: ratio of the two gains that ends the second phase, > 0 (the paper gives no value).
@@ -345,11 +350,14 @@ def phases(
         )
     if not r > 0:
         raise ValueError(f"r must be positive, got {r}")
-    peak = max(range(len(steps)), key=lambda i: power[i])
+    known = [i for i in range(len(steps)) if not math.isnan(power[i])]
+    if not known:
+        return Phases(None, None, "H is not defined at any checkpoint: no phase is seen")
+    peak = max(known, key=lambda i: power[i])
     t1 = steps[peak]
-    if peak == 0:
+    if peak == known[0]:
         return Phases(None, None, "H is largest before training: no first phase is seen")
-    if peak == len(steps) - 1:
+    if peak == known[-1]:
         reason = "H still rises at the last checkpoint: the first phase is not over"
         return Phases(None, None, reason)
     for i in range(peak + 1, len(steps)):
@@ -383,7 +391,11 @@ def bootstrap_phases(
 
     Returns:
         One row a resample: t1 and t2, missing where there is no such boundary.
+
+    Raises:
+        ValueError: without a draw.
     """
+    check_draws(draws)
     names = ("power", "generalizable", "non_generalizable")
     tables = {
         k: per_sample.pivot(index="step", columns="sample", values=k).sort_index() for k in names
@@ -393,7 +405,7 @@ def bootstrap_phases(
     rows = []
     for _ in range(draws):
         drawn = generator.integers(tables["power"].shape[1], size=tables["power"].shape[1])
-        means = [np.nanmean(tables[k].to_numpy()[:, drawn], axis=1).tolist() for k in names]
+        means = [tables[k].iloc[:, drawn].mean(axis=1).tolist() for k in names]
         found = phases(steps, *means, r)
         rows.append((found.t1, found.t2))
     return pd.DataFrame(rows, columns=["t1", "t2"], dtype="Int64")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from symgen.drawing import COLOURS, WHISKERS, panels
-from symgen.generalization import interval
+from symgen.intervals import interval
 
 
 def plot_order_tail(
@@ -32,7 +32,7 @@ def plot_order_tail(
     for ax, (title, lines) in zip(axes.flat, tails.items(), strict=False):
         for label, share in lines.items():
             colour, style, marker = known.get(label, ("chance", ":", "D"))
-            found = np.array([interval(share[:, m]) for m in range(share.shape[1])])
+            found = np.array([interval(share[:, m], share=True) for m in range(share.shape[1])])
             above = np.arange(len(found))
             look = {"color": COLOURS[colour], "marker": marker, "ms": 4, "label": label}
             ax.plot(above, np.maximum(found[:, 0], floor / 9), style, **look)

@@ -13,8 +13,8 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from symgen.drawing import COLOURS, axes_or_new, spread_apart
-from symgen.generalization import interval
 from symgen.interactions import Interactions
+from symgen.intervals import interval
 
 
 def plot_matching(

@@ -6,7 +6,7 @@ import torch
 from matplotlib.axes import Axes
 
 from symgen.drawing import COLOURS, WHISKERS, axes_or_new
-from symgen.generalization import interval
+from symgen.intervals import interval
 
 
 def plot_course(

@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from symgen.drawing import COLOURS, WHISKERS, axes_or_new
-from symgen.generalization import interval, transfer
+from symgen.generalization import transfer
 from symgen.interactions import SALIENT_SHARE, Interactions
+from symgen.intervals import interval
 
 
 def plot_spectrum(
@@ -88,7 +89,7 @@ def plot_power(
     ax = axes_or_new(ax)
     rows = []
     for label, power in values.items():
-        mean, low, high = interval(power)
+        mean, low, high = interval(power, share=True)
         level = interval(chance[label]).mean
         rows.append((label, mean, low, high, level, int((~power.isnan()).sum())))
     table = pd.DataFrame(rows, columns=["label", "power", "low95", "high95", "chance", "samples"])

@@ -1,80 +1,21 @@
 """Which interactions transfer to baseline networks, and what follows for a whole network."""
 
-import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float
-from scipy import stats
+from jaxtyping import Float
 from torch import Tensor
 
 from symgen.interactions import Interactions
+from symgen.intervals import Interval, check_draws
+from symgen.spectra import resampled
 
 #: Orders that H_low sums over (Fig. 2).
 LOW_ORDERS = (1, 2)
 #: Orders that H_high sums over (Fig. 2).
 HIGH_ORDERS = (6, 7, 8, 9, 10)
 
-# Of fewer values the bootstrap is too sure: resamples of four of one sign never reach 0.
-FEW = 10
-
 Share = tuple[Float[Tensor, "*batch state"], Float[Tensor, "*batch state"]]
-
-
-class Interval(NamedTuple):
-    """An average over samples with its 95 % interval; NaN where it does not exist.
-
-    Example:
-        >>> f"{Interval(0.25, 0.1, 0.4)}, {Interval(0.25, 0.003, 0.5):.1f}"
-        '0.25 [0.10, 0.40], 0.250 [0.003, 0.500]'
-    """
-
-    mean: float
-    low: float
-    high: float
-
-    def __format__(self, spec: str) -> str:
-        spec = spec or ".2f"
-        if np.isnan(self.mean):
-            return "not defined"
-        if np.isnan(self.low):
-            return f"{self.mean:{spec}}"
-        # Which side of 0 an interval lies on must be seen: more digits where rounding hides it.
-        near = self.low if self.side() > 0 else self.high
-        while self.side() and not re.search("[1-9]", f"{near:{spec}}") and abs(near) > 1e-6:
-            spec = re.sub(r"\.(\d+)", lambda found: f".{int(found[1]) + 1}", spec)
-        return f"{self.mean:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
-
-    def side(self, value: float = 0.0) -> int:
-        """Return 1 where the whole interval lies above a value, -1 where below, else 0.
-
-        Example:
-            >>> Interval(0.5, 0.2, 0.7).side(), Interval(0.1, -0.2, 0.3).side()
-            (1, 0)
-        """
-        return int(self.low > value) - int(self.high < value)
-
-    def verdict(self, sign: int = 1, value: float = 0.0) -> str:
-        """Return what this says of the claim that the average lies above (below) a value.
-
-        "shown" where the whole interval does, "partly" where only the average does, "not shown"
-        where it does not, and "not tested" where there is no interval.
-
-        Args:
-            sign: 1 for above, -1 for below.
-            value: that the claim names.
-
-        Example:
-            >>> Interval(0.1, -0.2, 0.3).verdict(), Interval(0.1, -0.2, 0.3).verdict(-1)
-            ('partly', 'not shown')
-        """
-        if np.isnan(self.low):
-            return "not tested"
-        if self.side(value) == sign:
-            return "shown"
-        return "partly" if (self.mean - value) * sign > 0 else "not shown"
 
 
 def transfer(
@@ -97,7 +38,8 @@ def transfer(
             of abs(v[N] - v[0]) over the samples.
 
     Returns:
-        G for AND and for OR, each (..., 2**n) in [0, 1].
+        G for AND and for OR, each (..., 2**n) in [0, 1]. The similarity is NaN for samples
+        without a total effect (v[N] = v[0]), which have no scale.
 
     Raises:
         ValueError: for an unknown metric, no baseline, or other shapes than the target's.
@@ -119,10 +61,14 @@ def transfer(
             share = torch.stack(baseline.salient(tau, relative_to=relative_to), -2)
             share = share.to(best.dtype)
         else:
-            ours = target.effects.abs() / target.span.mean()
-            theirs = baseline.effects.abs() / baseline.span.mean()
-            share = torch.minimum(ours, theirs) / torch.maximum(ours, theirs)
+            # Each over its own span; multiplied crosswise, so that none is divided by 0.
+            ours = target.effects.abs() * baseline.span.mean()
+            theirs = baseline.effects.abs() * target.span.mean()
+            larger = torch.maximum(ours, theirs)
+            share = torch.minimum(ours, theirs) / larger.where(larger > 0, 1.0)
         best = torch.maximum(best, torch.where(same, share, 0.0))
+    if metric == "similarity":
+        best = best.where(target.span[..., None, None] > 0, torch.nan)
     return best[..., 0, :], best[..., 1, :]
 
 
@@ -156,8 +102,18 @@ def _strength(spectrum: Tensor, orders: Iterable[int] | None) -> Tensor:
     size = spectrum.abs().sum(-2)
     if orders is None:
         return size.sum(-1)
-    kept = [m for m in orders if 0 <= m < size.shape[-1]]
+    kept = [m for m in sorted(set(orders)) if 0 <= m < size.shape[-1]]
     return size[..., kept].sum(-1)
+
+
+def _strengths(
+    inter: Interactions, g: Share, orders: Iterable[int] | None, *saliency
+) -> tuple[Tensor, Tensor]:
+    """Return generalizable and all strength of every sample; NaN without a total effect."""
+    orders = None if orders is None else tuple(orders)
+    kept = _strength(order_spectrum(inter, g, *saliency), orders)
+    total = _strength(order_spectrum(inter, None, *saliency), orders)
+    return kept, total.where(inter.span > 0, torch.nan)
 
 
 def generalization_power(
@@ -176,11 +132,10 @@ def generalization_power(
         tau, relative_to: saliency; see `Interactions.salient`.
 
     Returns:
-        H in [0, 1], NaN for a sample without salient interactions of these orders.
+        H in [0, 1], NaN for a sample without salient interactions of these orders, or without a
+        total effect (v[N] = v[0]).
     """
-    orders = None if orders is None else tuple(orders)
-    kept = _strength(order_spectrum(inter, g, tau, relative_to), orders)
-    total = _strength(order_spectrum(inter, None, tau, relative_to), orders)
+    kept, total = _strengths(inter, g, orders, tau, relative_to)
     return kept / total.where(total > 0, torch.nan)
 
 
@@ -191,87 +146,17 @@ def pooled_power(
     tau: float | None = None,
     relative_to: str | None = None,
 ) -> Interval:
-    """Return H with the strengths of all samples summed first, and its bootstrap interval."""
-    orders = None if orders is None else tuple(orders)
-    kept = _strength(order_spectrum(inter, g, tau, relative_to), orders).reshape(-1)
-    total = _strength(order_spectrum(inter, None, tau, relative_to), orders).reshape(-1)
-    return _bootstrap(
-        (kept.cpu().numpy(), total.cpu().numpy()),
-        lambda a, b, axis: a.sum(axis) / np.maximum(b.sum(axis), np.finfo(float).tiny),
-    )
+    """Return H with the strengths of all samples summed first, and its 95 % interval.
 
-
-def interval(values: Float[Tensor, "sample"] | Bool[Tensor, "sample"]) -> Interval:
-    """Return the mean of per-sample values, NaN left out, and its 95 % interval.
-
-    The interval is the bootstrap's; of fewer than 10 values Student's, and of truth values
-    Wilson's, since the bootstrap of few samples is too narrow, and of samples that all agree
-    knows no doubt.
-
-    Example:
-        >>> f"{interval(torch.tensor([0.5, 0.5, 0.5]))}"
-        '0.50 [0.50, 0.50]'
-        >>> f"{interval(torch.tensor([True, True, True]))}"
-        '1.00 [0.44, 1.00]'
+    NaN where no sample has such strength; samples without a total effect are left out.
     """
-    if values.dtype == torch.bool and values.numel():
-        counted = stats.binomtest(int(values.sum()), values.numel())
-        return Interval(counted.statistic, *counted.proportion_ci(method="wilson"))
-    kept = values.reshape(-1).cpu().double().numpy()
-    kept = kept[~np.isnan(kept)]
-    if 1 < len(kept) < FEW:
-        mean = float(kept.mean())
-        half = float(stats.t.ppf(0.975, len(kept) - 1) * stats.sem(kept))
-        return Interval(mean, mean - half, mean + half)
-    return _bootstrap((kept,), lambda a, axis: a.mean(axis))
+    kept, total = (x.reshape(-1) for x in _strengths(inter, g, orders, tau, relative_to))
+    known = ~total.isnan()
 
+    def ratio(part: Tensor, whole: Tensor) -> float:
+        return float(part.sum() / whole.sum()) if whole.sum() > 0 else float("nan")
 
-def mean_difference(one: Float[Tensor, "sample"], other: Float[Tensor, "other"]) -> Interval:
-    """Return the mean of one group less that of another, with its 95 % interval.
-
-    The bootstrap's, with the groups drawn apart; Welch's where one of them has fewer than 10
-    samples, and NaN where one has fewer than two.
-
-    Example:
-        >>> f"{mean_difference(torch.tensor([3.0, 3.0]), torch.tensor([1.0, 1.0])):.1f}"
-        '2.0 [2.0, 2.0]'
-    """
-    groups = tuple(x.cpu().double().numpy() for x in (one, other))
-    if min(map(len, groups)) < 2:
-        return Interval(np.nan, np.nan, np.nan)
-    if min(map(len, groups)) < FEW:
-        mean = float(groups[0].mean() - groups[1].mean())
-        errors = np.array([stats.sem(x) ** 2 for x in groups])
-        if not errors.any():
-            return Interval(mean, mean, mean)
-        freedom = errors.sum() ** 2 / (errors**2 / [len(x) - 1 for x in groups]).sum()
-        half = float(stats.t.ppf(0.975, freedom) * errors.sum() ** 0.5)
-        return Interval(mean, mean - half, mean + half)
-    return _bootstrap(groups, lambda a, b, axis: a.mean(axis) - b.mean(axis), paired=False)
-
-
-def median_interval(values: Float[Tensor, "sample"]) -> Interval:
-    """Return the median of per-sample values, NaN left out, and its 95 % bootstrap interval."""
-    kept = values.reshape(-1).cpu().double().numpy()
-    return _bootstrap((kept[~np.isnan(kept)],), lambda a, axis: np.median(a, axis))
-
-
-def _bootstrap(data: tuple[np.ndarray, ...], statistic: Callable, paired: bool = True) -> Interval:
-    if not len(data[0]):
-        return Interval(np.nan, np.nan, np.nan)
-    mean = float(statistic(*data, axis=-1))
-    if len(data[0]) == 1:
-        return Interval(mean, np.nan, np.nan)
-    found = stats.bootstrap(
-        data,
-        statistic,
-        n_resamples=2000,
-        paired=paired,
-        vectorized=True,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    )
-    return Interval(mean, *map(float, found.confidence_interval))
+    return resampled(ratio, kept[known], total[known], share=True)
 
 
 def chance_level(
@@ -293,7 +178,11 @@ def chance_level(
         draws: number of random relabellings.
         seed: of the relabellings.
         transfer_options: further arguments of `transfer`.
+
+    Raises:
+        ValueError: without a draw.
     """
+    check_draws(draws)
     baselines = [baselines] if isinstance(baselines, Interactions) else list(baselines)
     orders = None if orders is None else tuple(orders)
     generator = torch.Generator().manual_seed(seed)

@@ -20,11 +20,11 @@ from symgen.transforms import and_or_outputs, count_variables, interaction_order
 if TYPE_CHECKING:
     import shapiq
 
-FORMAT = "symgen.interactions.1"
+FORMAT = "symgen.interactions.2"
 SALIENT_SHARE = 0.05
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Interactions:
     """AND and OR effects of one or many samples: the logical model of Eq. 3.
 
@@ -38,7 +38,8 @@ class Interactions:
         bias: v on the fully masked input, shape (...).
         objective: sum of all absolute effects, shape (...).
         gap: certified relative distance of the objective to the optimum, shape (...).
-        span: abs(v[N] - v[0]) of the network, shape (...): the scale of App. M and of the noise.
+        full: v on the unmasked input, v[N] of the network, shape (...). The model's own d[N] may
+            miss it by the noise.
     """
 
     and_: Float[Tensor, "*batch state"]
@@ -46,7 +47,7 @@ class Interactions:
     bias: Float[Tensor, "*batch"]
     objective: Float[Tensor, "*batch"]
     gap: Float[Tensor, "*batch"]
-    span: Float[Tensor, "*batch"]
+    full: Float[Tensor, "*batch"]
 
     def __post_init__(self) -> None:
         count_variables(self.and_, "and_")
@@ -55,6 +56,14 @@ class Interactions:
                 "and_ and or_ must have one shape (..., 2**n) and bias the shape (...); got "
                 f"{tuple(self.and_.shape)}, {tuple(self.or_.shape)}, {tuple(self.bias.shape)}"
             )
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether all tensors are the same, NaN included."""
+        if not isinstance(other, Interactions):
+            return NotImplemented
+        names = [f.name for f in dataclasses.fields(self)]
+        pairs = ([getattr(x, k).cpu().numpy() for x in (self, other)] for k in names)
+        return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
 
     @property
     def n(self) -> int:
@@ -65,6 +74,21 @@ class Interactions:
     def order(self) -> Int[Tensor, "state"]:
         """Number of variables of every index, shape (2**n,)."""
         return interaction_order(self.n).to(self.and_.device)
+
+    @property
+    def span(self) -> Float[Tensor, "*batch"]:
+        """Size of the total effect, abs(v[N] - v[0]): the scale of App. M and of the noise."""
+        return (self.full - self.bias).abs()
+
+    @property
+    def possible(self) -> int:
+        """Number of interactions there could be: ANDs of any variables, ORs of two or more.
+
+        Example:
+            >>> Interactions.from_moebius(torch.tensor([0.0, 1.0, 1.0, 1.0])).possible
+            4
+        """
+        return 2 * (2**self.n - 1) - self.n
 
     @property
     def effects(self) -> Float[Tensor, "*batch type state"]:
@@ -119,8 +143,11 @@ class Interactions:
         size = self.effects.abs()
         if top is None:
             kept = size > self.threshold(tau, relative_to)[..., None, None]
-        elif tau is not None or top < 1:
-            raise ValueError(f"give either tau or a positive top, got tau={tau}, top={top}")
+        elif tau is not None or relative_to is not None or top < 1:
+            raise ValueError(
+                "give either tau (with relative_to) or a positive top alone, "
+                f"got tau={tau}, relative_to={relative_to!r}, top={top}"
+            )
         else:
             flat = size.flatten(-2)
             best = flat.topk(min(top, flat.shape[-1]), -1).indices
@@ -151,26 +178,39 @@ class Interactions:
         """Return the variables of index T, ascending."""
         return tuple(i for i in range(self.n) if index >> i & 1)
 
-    def to_frame(self, names: Sequence[str] | None = None) -> pd.DataFrame:
+    def to_frame(
+        self, names: Sequence[str] | Sequence[Sequence[str]] | None = None
+    ) -> pd.DataFrame:
         """Return the nonzero interactions as a tidy table, largest first within a sample.
 
         Args:
-            names: of the n variables; their numbers without.
+            names: of the n variables of one sample; of several, one such list for each, since
+                samples have variables of their own. The variables' numbers without.
 
         Returns:
             Columns sample, type ("and" or "or"), members (names joined by commas), order,
             effect (log odds), index.
         """
-        if names is not None and len(names) != self.n:
-            raise ValueError(f"names must have one entry for each of {self.n} variables")
         effects = self.effects.reshape(-1, 2, 2**self.n).cpu().numpy()
         sample, kind, index = np.nonzero(effects)
-        labels = [str(i) if names is None else names[i] for i in range(self.n)]
+        if names is None:
+            labels = [range(self.n)] * len(effects)
+        else:
+            labels = [names] if any(isinstance(x, str) for x in names) else list(names)
+        if len(labels) != len(effects) or any(len(x) != self.n for x in labels):
+            raise ValueError(
+                f"names must be a list of {self.n} names for each of {len(effects)} samples, got "
+                f"{len(labels)} with {sorted({len(x) for x in labels})} names; pass "
+                "[names] * len(inter) where the variables of all samples have the same names"
+            )
         frame = pd.DataFrame(
             {
                 "sample": sample,
                 "type": np.array(["and", "or"])[kind],
-                "members": [", ".join(labels[i] for i in self.members(int(t))) for t in index],
+                "members": [
+                    ", ".join(str(labels[s][i]) for i in self.members(int(t)))
+                    for s, t in zip(sample, index, strict=True)
+                ],
                 "order": self.order.cpu().numpy()[index],
                 "effect": effects[sample, kind, index],
                 "index": index,
@@ -224,21 +264,22 @@ class Interactions:
         effects[..., 0] = 0.0
         size = effects.abs().sum(-1)
         gap = torch.full_like(size, torch.nan)
-        span = (v[..., -1] - v[..., 0]).abs()
-        return cls(effects, torch.zeros_like(effects), v[..., 0].clone(), size, gap, span)
+        ends = v[..., 0].clone(), v[..., -1].clone()
+        return cls(effects, torch.zeros_like(effects), ends[0], size, gap, ends[1])
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Interactions":
         """Read what `save` wrote.
 
         Raises:
-            ValueError: if the file holds something else.
+            ValueError: if the file holds something else, or what older versions wrote.
         """
         with safe_open(path, framework="pt") as file:
             found = (file.metadata() or {}).get("format")
             if found != FORMAT:
                 raise ValueError(
-                    f"{path} holds {found!r}, not {FORMAT!r} as Interactions.save writes"
+                    f"{path} holds {found!r}, not {FORMAT!r} as Interactions.save writes; find the "
+                    "interactions again with this version and save them"
                 )
             return cls(*(file.get_tensor(f.name) for f in dataclasses.fields(cls)))
 

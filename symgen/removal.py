@@ -2,24 +2,15 @@
 
 from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from symgen.generalization import (
-    FEW,
-    Interval,
-    Share,
-    cross_entropy,
-    interval,
-    mean_difference,
-    remove,
-)
+from symgen.generalization import Share, cross_entropy, remove
 from symgen.interactions import Interactions
+from symgen.intervals import Interval, around, check_draws, interval, mean_difference
 
-RESAMPLES = 2000
 REMOVALS = ("nothing", "non-generalizable", "random")
 
 Losses = Mapping[str, Float[Tensor, "sample"]]
@@ -58,8 +49,7 @@ def removal_losses(
     """Return the loss of every sample before and after removal (Eq. 12), and for the control.
 
     Args:
-        inter: interactions of the samples. v[N] is taken from their logical model, which
-            agrees with the network up to the noise term.
+        inter: interactions of the samples, whose effects are taken from the network's own v[N].
         g: their transfer.
         draws: random removals that the control averages.
         seed: of the draws.
@@ -67,8 +57,12 @@ def removal_losses(
     Returns:
         Losses in nats by what was removed: "nothing", "non-generalizable", and "random"
         interactions of the same strength.
+
+    Raises:
+        ValueError: without a draw.
     """
-    v = inter.predict()[..., -1]
+    check_draws(draws)
+    v = inter.full
     control = sum(
         cross_entropy(remove(v, inter, random_share(inter, g, seed + i))) for i in range(draws)
     )
@@ -77,7 +71,7 @@ def removal_losses(
 
 
 def removal_table(train: Losses, test: Losses) -> pd.DataFrame:
-    """Return mean losses and their gap, with 95 % bootstrap intervals.
+    """Return mean losses and their gap, with 95 % intervals.
 
     Args:
         train, test: of `removal_losses`, on training and on test samples.
@@ -104,33 +98,29 @@ def loss_gap(train: Float[Tensor, "sample"], test: Float[Tensor, "other"]) -> In
 
 
 def gap_closed(train: Losses, test: Losses, removed: str = "non-generalizable") -> Interval:
-    """Return the share of the loss gap that a removal closes, with its bootstrap interval.
+    """Return the share of the loss gap that a removal closes, with its 95 % interval.
 
-    Training and test samples are resampled apart, each sample with its losses before and after.
-    1 closes the gap, 0 leaves it; more than 1 turns it around.
+    1 closes the gap, 0 leaves it; more than 1 turns it around. The interval is Welch's for the
+    share's first-order error, which takes each sample with its losses before and after.
 
     Args:
         train, test: of `removal_losses`.
         removed: "non-generalizable" or "random".
 
     Returns:
-        NaN where there is no gap to close: where the interval of the gap reaches down to 0. No
-        interval where one of the groups has fewer than 10 samples.
+        NaN where there is no gap to close: where the interval of the gap reaches down to 0.
+
+    Raises:
+        ValueError: for losses that the tables do not have.
     """
+    if removed not in train or removed not in test:
+        raise ValueError(f"removed must be one of {[*train]}, got {removed!r}")
     before = loss_gap(train["nothing"], test["nothing"])
     if not before.low > 0:
-        return Interval(np.nan, np.nan, np.nan)
-    after = float(test[removed].mean() - train[removed].mean())
-    share, groups = 1 - after / before.mean, (test[removed], train[removed])
-    if min(map(len, groups)) < FEW:
-        return Interval(share, np.nan, np.nan)
-    gaps = [_resampled(test[k], 1) - _resampled(train[k], 0) for k in ("nothing", removed)]
-    low, high = np.quantile(1 - gaps[1] / gaps[0], [0.025, 0.975])
-    return Interval(share, float(low), float(high))
-
-
-def _resampled(values: Tensor, stream: int) -> np.ndarray:
-    """Return bootstrap means; the same stream draws the same samples again."""
-    values = values.cpu().double().numpy()
-    index = np.random.default_rng([0, stream]).integers(len(values), size=(RESAMPLES, len(values)))
-    return values[index].mean(-1)
+        return Interval(*[float("nan")] * 3)
+    left = loss_gap(train[removed], test[removed]).mean / before.mean
+    first, second = (
+        ((x[removed] - left * x["nothing"]) / before.mean).cpu().double().numpy()
+        for x in (train, test)
+    )
+    return around(1 - left, first, -second)

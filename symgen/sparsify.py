@@ -46,6 +46,10 @@ class ConvergenceWarning(UserWarning):
     """The certified gap is larger than the one asked for."""
 
 
+class DeadOutputWarning(UserWarning):
+    """Samples have no total effect: v[N] = v[0], so that nothing can be a share of it."""
+
+
 def sparsify(
     v: Float[Tensor | np.ndarray, "*batch state"],
     noise: float = 0.02,
@@ -80,6 +84,7 @@ def sparsify(
 
     Warns:
         ConvergenceWarning: with the worst gap, where `max_iter` steps did not reach `tol`.
+        DeadOutputWarning: with the samples for which v[N] = v[0].
 
     Example:
         >>> v = torch.tensor([0.0, 1.0, 1.0, 1.0])  # an OR of two variables
@@ -91,6 +96,16 @@ def sparsify(
     n, shape = count_variables(v), v.shape[:-1]
     flat = v.reshape(-1, 2**n)
     span = (flat[:, -1] - flat[:, 0]).abs()
+    dead = (span == 0).nonzero().squeeze(-1).tolist()
+    if dead:
+        warnings.warn(
+            f"sparsify: the output is the same with all variables and with none (v[N] = v[0]) for "
+            f"{len(dead)} of {len(flat)} samples: {', '.join(map(str, dead[:10]))}"
+            f"{', ...' if len(dead) > 10 else ''}. Their H and similarities are not defined; "
+            "leave them out, or look whether the masks reach the model.",
+            DeadOutputWarning,
+            stacklevel=2,
+        )
     with tqdm(total=len(flat), desc="sparsify", unit="sample", disable=not progress) as bar:
         effects, bound = _solve(flat, noise * span, tol, max_iter, bar)
     objective = effects.abs().sum((-2, -1))
@@ -109,7 +124,7 @@ def sparsify(
         bias=flat[:, 0].reshape(shape),
         objective=objective.reshape(shape),
         gap=gap.reshape(shape),
-        span=span.reshape(shape),
+        full=flat[:, -1].reshape(shape),
     )
 
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from symgen.generalization import Interval
+from symgen.intervals import Interval, around, check_draws
 
 
 def order_distribution(
@@ -53,10 +53,14 @@ def halves_distance(
     """Return the mean `shape_distance` of random halves of the samples: what chance alone makes.
 
     Args:
-        spectrum: of two or more samples.
+        spectrum: of two or more samples; NaN for fewer.
         draws: number of ways to halve them.
         seed: of these.
+
+    Raises:
+        ValueError: without a draw.
     """
+    check_draws(draws)
     generator = torch.Generator().manual_seed(seed)
     half, found = len(spectrum) // 2, []
     for _ in range(draws):
@@ -65,22 +69,27 @@ def halves_distance(
     return float(np.nanmean(found)) if np.isfinite(found).any() else np.nan
 
 
-def resampled(
-    statistic: Callable[..., float], *parts: Tensor, draws: int = 1000, seed: int = 0
-) -> Interval:
-    """Return a number made of several samples, with its 95 % bootstrap interval over samples.
+def resampled(statistic: Callable[..., float], *parts: Tensor, share: bool = False) -> Interval:
+    """Return a number made of several samples, with its 95 % interval over samples.
+
+    The jackknife's, which leaves out each sample once and is the interval of a mean where the
+    number is one.
 
     Args:
         statistic: takes the parts, returns a number.
-        parts: tensors (sample, ...); the same samples are drawn from each.
-        draws: number of resamples.
-        seed: of these.
+        parts: tensors (sample, ...) of the same samples.
+        share: whether the number lies in [0, 1], so that the interval must, too.
+
+    Returns:
+        No interval for one sample, or where the number does not exist without one of them.
+
+    Example:
+        >>> x = torch.tensor([1.0, 2.0, 3.0])
+        >>> f"{resampled(lambda a, b: float(a.sum() / b.sum()), x, 2 * x)}"
+        '0.50 [0.50, 0.50]'
     """
-    generator = torch.Generator().manual_seed(seed)
-    count, found = len(parts[0]), []
-    for _ in range(draws):
-        drawn = torch.randint(count, (count,), generator=generator)
-        found.append(float(statistic(*(part[drawn] for part in parts))))
-    kept = [x for x in found if np.isfinite(x)]
-    low, high = np.quantile(kept, (0.025, 0.975)) if kept else (np.nan, np.nan)
-    return Interval(float(statistic(*parts)), float(low), float(high))
+    count, whole = len(parts[0]), float(statistic(*parts)) if len(parts[0]) else np.nan
+    kept = ~torch.eye(count, dtype=torch.bool)
+    without = [float(statistic(*(part[rest] for part in parts))) for rest in kept]
+    alone = (count - 1) * (whole - np.array(without)) if count > 1 else np.zeros(count)
+    return around(whole, alone, share=share)

@@ -1,5 +1,8 @@
 """Phase boundaries are where App. I has them; what was extracted once is found again."""
 
+import math
+
+import pandas as pd
 import pytest
 import torch
 
@@ -52,3 +55,35 @@ def test_masked_outputs_are_stored_apart_from_the_split_found_for_them(tmp_path,
     assert not torch.equal(other.bias, first.bias)
     extractor(model, {"another": "network"})
     assert calls
+
+
+def test_checkpoints_without_a_power_do_not_decide_the_phases():
+    """A network that is not trained yet may have no salient interaction at all."""
+    gained, lost = [1, 3, 5, 5], [4, 2, 3, 6]
+    found = symgen.phases([0, 1, 2, 3], [math.nan, 0.2, 0.6, 0.5], gained, lost)
+    assert found.t1 == 2
+    assert symgen.phases([0, 1, 2, 3], [0.2, 0.6, math.nan, math.nan], gained, lost).t1 is None
+    nothing = symgen.phases([0, 1, 2, 3], [math.nan] * 4, gained, lost)
+    assert nothing.t1 is None and "not defined at any checkpoint" in nothing.reason
+    assert symgen.phases([0, 1, 2, 3], [0.2, math.nan, 0.6, 0.5], gained, lost).t1 == 2
+
+
+def test_resampled_phases_pass_over_samples_without_a_power():
+    rows = [
+        {"step": t, "sample": s, "power": p, "generalizable": g, "non_generalizable": n}
+        for s in range(3)
+        for t, p, g, n in zip(range(4), POWER, [1, 3, 5, 5], [4, 2, 3, 6], strict=True)
+    ]
+    table = pd.DataFrame(rows)
+    table.loc[table["step"] == 2, "power"] = math.nan
+    drawn = symgen.bootstrap_phases(table, draws=20)
+    assert drawn.drop_duplicates().to_dict("records") == [{"t1": 1, "t2": 3}]
+
+
+def test_a_summary_keeps_the_intervals_of_shares_within_0_and_1():
+    v = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    inter, other = (symgen.Interactions.from_moebius(x) for x in (v[0], v[0] + 2 * v[1]))
+    losses = pd.DataFrame({"step": [0], "train_loss": [1.0], "test_loss": [2.0]})
+    (row,) = symgen.Dynamics([0], [inter], [other], losses).summary().to_dict("records")
+    for name in ("power", "power_low", "power_high", "chance"):
+        assert 0 <= row[f"{name}_low95"] <= row[name] <= row[f"{name}_high95"] <= 1

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from symgen import plots
-from symgen.generalization import interval
+from symgen.intervals import interval
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ def random_interactions(seed: int, samples: int = 3) -> Interactions:
     size = effects.abs().sum((1, 2))
     d = symgen.and_or_outputs(effects[:, 0], effects[:, 1])
     return Interactions(
-        effects[:, 0], effects[:, 1], bias, size, torch.zeros_like(size), d[:, -1].abs()
+        effects[:, 0], effects[:, 1], bias, size, torch.zeros_like(size), bias + d[:, -1]
     )
 
 
@@ -115,7 +115,7 @@ def test_removal_takes_out_what_equation_11_names(a, b):
     target = random_interactions(a)
     g = symgen.transfer(target, random_interactions(b + 1000))
     salient, share = torch.stack(target.salient(), -2), torch.stack(g, -2)
-    full = target.predict()[:, -1]
+    full = target.full
     generalizable = (target.effects * salient * share).sum((1, 2))
     small = (target.effects * ~salient).sum((1, 2))
     removed = symgen.remove(full, target, g)
@@ -132,7 +132,7 @@ def test_chance_is_low_for_unrelated_labels_and_exact_for_symmetric_networks():
     assert bool((chance < 1).all()) and bool((chance > 0).all())
     symmetric = Interactions(
         *(x[:1] for x in (symgen.interaction_order(4).double().expand(3, -1),) * 2),
-        *(torch.ones(1, dtype=torch.float64),) * 4,
+        *(torch.ones(1, dtype=torch.float64) * x for x in (0, 1, 1, 1)),
     )
     assert torch.allclose(symgen.chance_level(symmetric, symmetric), torch.ones(1).double())
 
@@ -154,8 +154,9 @@ def test_intervals_hold_the_mean_and_say_when_there_is_none():
     # Four values of one sign are little evidence (t = 1.51); forty of the same kind are enough.
     four = torch.tensor([1.0, 1.0, 1.0, 9.0])
     assert symgen.interval(four).side() == 0 and symgen.interval(four.repeat(10)).side() == 1
-    low, high = stats.ttest_1samp(four, 0).confidence_interval()
-    assert symgen.interval(four)[1:] == pytest.approx((low, high))
+    even = torch.tensor([1.0, 4.0, 6.0, 9.0])
+    low, high = stats.ttest_1samp(even, 0).confidence_interval()
+    assert symgen.interval(even)[1:] == pytest.approx((low, high), rel=1e-5)
 
 
 def test_a_verdict_needs_the_whole_interval_and_an_interval():
@@ -178,7 +179,8 @@ def test_saliency_in_all_modes():
     top = torch.stack(inter.salient(top=4), 1)
     assert top.sum((1, 2)).tolist() == [4, 4, 4]
     assert bool((size[top].reshape(3, 4).amin(1) >= (size * ~top).amax((1, 2))).all())
-    for wrong in ({"tau": -1.0}, {"tau": 0.1, "top": 3}, {"relative_to": "mean"}):
+    contradictory = {"relative_to": "max", "top": 3}
+    for wrong in ({"tau": -1.0}, {"tau": 0.1, "top": 3}, {"relative_to": "mean"}, contradictory):
         with pytest.raises(ValueError, match="tau|relative_to"):
             inter.salient(**wrong)
 
@@ -193,19 +195,93 @@ def test_saved_interactions_come_back(tmp_path):
     from safetensors.torch import save_file
 
     save_file({"a": torch.zeros(1)}, symgen_file)
-    with pytest.raises(ValueError, match="not 'symgen.interactions.1'"):
+    with pytest.raises(
+        ValueError, match="not 'symgen.interactions.2'.*find the interactions again"
+    ):
         Interactions.load(symgen_file)
 
 
 def test_the_table_lists_every_interaction_once():
     inter = random_interactions(4, samples=2)
-    table = inter.to_frame(["a", "b", "c", "d"])
+    table = inter.to_frame([["a", "b", "c", "d"]] * 2)
     assert len(table) == int((inter.effects != 0).sum())
     first = table.iloc[0]
     assert first["members"] == ", ".join("abcd"[i] for i in inter.members(int(first["index"])))
     kind = ["and", "or"].index(first["type"])
     assert first["effect"] == inter.effects[0, kind, first["index"]]
     assert table.groupby("sample")["effect"].apply(lambda e: e.abs().is_monotonic_decreasing).all()
+
+
+def test_every_sample_of_a_table_has_names_of_its_own():
+    inter = random_interactions(4, samples=2)
+    table = inter.to_frame([list("abcd"), list("efgh")])
+    for sample, letters in ((0, "abcd"), (1, "efgh")):
+        mine = table[table["sample"] == sample].reset_index(drop=True)
+        alone = inter[sample].to_frame(list(letters))
+        assert mine.drop(columns="sample").equals(alone.drop(columns="sample"))
+    assert inter[:1].to_frame(list("abcd")).equals(inter[0].to_frame([list("abcd")]))
+    for names in (list("abcd"), [list("abcd")] * 3, [list("abcd"), list("efg")]):
+        with pytest.raises(
+            ValueError, match=r"a list of 4 names for each of 2 samples, got [123] "
+        ):
+            inter.to_frame(names)
+
+
+def test_interactions_are_equal_where_all_tensors_are():
+    inter = random_interactions(1)
+    unknown = dataclasses.replace(inter, gap=inter.gap + torch.nan)
+    assert (inter == random_interactions(1)) is True and (inter != random_interactions(2)) is True
+    assert unknown == dataclasses.replace(unknown) and unknown != inter
+    assert inter != inter[:1] and inter != "interactions"
+
+
+def test_the_possible_interactions_are_counted_once():
+    """An OR over one variable is an AND, and the empty set is no interaction."""
+    for n, possible in ((1, 1), (2, 4), (4, 26), (10, 2036)):
+        assert Interactions.from_moebius(torch.zeros(2**n).double()).possible == possible
+    inter = random_interactions(0)
+    single = inter.order == 1
+    assert inter.possible == 2 * int((inter.order > 0).sum()) - int(single.sum())
+
+
+def test_samples_without_a_total_effect_have_no_power_and_no_similarity():
+    target, baseline = random_interactions(1), random_interactions(2)
+    full = target.full.clone()
+    full[1] = target.bias[1]
+    dead = dataclasses.replace(target, full=full)
+    for metric in ("binary", "similarity"):
+        g = symgen.transfer(dead, baseline, metric=metric)
+        power = symgen.generalization_power(dead, g)
+        assert power.isnan().tolist() == [False, True, False]
+        assert symgen.chance_level(dead, baseline, draws=2).isnan().tolist() == [False, True, False]
+        rest = [0, 2]
+        others = tuple(x[rest] for x in g)
+        assert symgen.pooled_power(dead, g) == symgen.pooled_power(dead[rest], others)
+    assert torch.stack(g)[:, 1].isnan().all() and not torch.stack(g)[:, rest].isnan().any()
+    # A network whose outputs never change gives no similarity, and no division by 0 either.
+    still = dataclasses.replace(target, full=target.bias)
+    assert torch.stack(symgen.transfer(still, still, metric="similarity")).isnan().all()
+    for g in (symgen.transfer(target, still, metric=m) for m in ("binary", "similarity")):
+        assert ((torch.stack(g) >= 0) & (torch.stack(g) <= 1)).all()
+
+
+def test_pooled_power_is_the_ratio_of_the_sums_and_nothing_where_there_is_none():
+    target, baseline = random_interactions(1), random_interactions(2)
+    g = symgen.transfer(target, baseline)
+    kept, total = (symgen.order_spectrum(target, x).abs().sum() for x in (g, None))
+    found = symgen.pooled_power(target, g)
+    assert found.mean == pytest.approx(float(kept / total)) and 0 <= found.low < found.high <= 1
+    assert math.isnan(symgen.pooled_power(target, g, symgen.HIGH_ORDERS).mean)
+    assert math.isnan(symgen.pooled_power(target, g, ()).mean)
+    alone = symgen.pooled_power(target[:1], tuple(x[:1] for x in g))
+    assert 0 < alone.mean < 1 and alone.verdict() == "not tested"
+
+
+def test_an_order_named_twice_counts_once():
+    target, baseline = random_interactions(1), random_interactions(2)
+    g = symgen.transfer(target, baseline)
+    twice = symgen.generalization_power(target, g, (1, 1, 2))
+    assert torch.equal(twice, symgen.generalization_power(target, g, (1, 2)))
 
 
 def test_shapiq_agrees_on_and():

@@ -10,10 +10,14 @@ from symgen.dynamics import bootstrap_phases
 
 
 @pytest.fixture(scope="module")
-def pair():
+def outputs():
     generator = torch.Generator().manual_seed(0)
-    v = torch.randn(2, 6, 32, generator=generator, dtype=torch.float64)
-    return symgen.sparsify(v[0]), symgen.sparsify(v[0] + 0.5 * v[1])
+    return torch.randn(2, 6, 32, generator=generator, dtype=torch.float64)
+
+
+@pytest.fixture(scope="module")
+def pair(outputs):
+    return symgen.sparsify(outputs[0]), symgen.sparsify(outputs[0] + 0.5 * outputs[1])
 
 
 def removed(inter, g):
@@ -31,10 +35,12 @@ def test_random_removal_takes_the_same_strength_from_every_sample(pair):
     assert not torch.equal(first[0], second[0])
 
 
-def test_removing_what_does_not_generalize_is_equation_12(pair):
+def test_removing_what_does_not_generalize_is_equation_12(pair, outputs):
     g = symgen.transfer(*pair)
     losses = symgen.removal_losses(pair[0], g, draws=3)
-    v = pair[0].predict()[..., -1]
+    # Of the network, which the logical model may miss by the noise.
+    v = outputs[0, :, -1]
+    assert (v - pair[0].predict()[:, -1]).abs().max() > 1e-3
     expected = symgen.cross_entropy(symgen.remove(v, pair[0], g))
     torch.testing.assert_close(losses["non-generalizable"], expected)
     torch.testing.assert_close(losses["nothing"], torch.log1p(torch.exp(-v)))
@@ -50,7 +56,8 @@ def test_the_gap_closes_fully_or_not_at_all():
     assert np.isnan(symgen.gap_closed(same, same).mean)
     few = [{k: x[::2] for k, x in losses.items()} for losses in (same, other)]
     assert symgen.gap_closed(*few).mean == pytest.approx(1)
-    assert symgen.gap_closed(*few).verdict() == "not tested"
+    one = [{k: x[:1] for k, x in losses.items()} for losses in (same, other)]
+    assert symgen.gap_closed(*one).verdict() == "not tested"
     table = symgen.removal_table(same, other).set_index(["removed", "group"])["loss"]
     assert table["nothing", "gap"] == pytest.approx(1.5)
 

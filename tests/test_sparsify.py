@@ -17,7 +17,10 @@ from symgen.symmetric import SymmetricBasis
 from symgen.transforms import and_or_adjoint, and_or_outputs, interaction_order
 
 # What `sparsify` does for its parts, for direct calls of what is below it.
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore::symgen.DeadOutputWarning"),
+]
 
 few = settings(max_examples=15)
 seeds = st.integers(0, 10**6)
@@ -465,3 +468,15 @@ def test_ill_conditioned_outputs_reach_their_gap(seed):
     v = v - v[0]
     noise = 0.003 * float((v.max() - v.min()) / v[-1].abs())
     assert float(symgen.sparsify(v, noise=noise, max_iter=40).gap) <= 1e-3
+
+
+@pytest.mark.filterwarnings("default::symgen.DeadOutputWarning")
+def test_samples_without_a_total_effect_are_named_once():
+    v = noise_values(3, 0, samples=4)
+    v[1, -1], v[3, -1] = v[1, 0], v[3, 0]
+    with pytest.warns(
+        symgen.DeadOutputWarning, match=r"2 of 4 samples: 1, 3\. .*not defined"
+    ) as seen:
+        inter = symgen.sparsify(v)
+    assert len(seen) == 1 and inter.span[[1, 3]].tolist() == [0, 0]
+    torch.testing.assert_close(inter.full, v[:, -1])

@@ -1,0 +1,228 @@
+"""Averages over samples with 95 % intervals that hold what they promise, of few samples too.
+
+One sample has no interval. The others have Student's (Welch's for two groups), drawn out to where
+Hall's transformation puts the ends for values as skewed as these: Student's alone covers 84 % on
+log-normal values at n = 10, percentiles of the bootstrap less. Shares, which lie in [0, 1], have
+the interval that Korn and Graubard give proportions of surveys: Clopper's and Pearson's for as
+many yes and no answers as would vary as much.
+
+How often 95 % intervals hold the true mean, found with 8,000 draws each (the tests check it):
+
+======================================  =====  ======  ======
+values                                  n = 5  n = 10  n = 30
+======================================  =====  ======  ======
+normal                                   97 %    96 %    95 %
+exponential                              94 %    95 %    96 %
+log-normal, standard deviation 1         90 %    92 %    94 %
+shares, beta(0.5, 2)                     94 %    95 %    96 %
+shares, 0 in four of five, else uniform  97 %    95 %    96 %
+yes or no, one in ten yes                99 %    98 %    99 %
+======================================  =====  ======  ======
+
+So of ten samples or fewer with a tail as long as the log-normal's, intervals are still too narrow:
+no simple method holds 95 % there, since such samples seldom show the tail.
+
+References: Hall, "On the removal of skewness by transformation", Journal of the Royal Statistical
+Society B 54 (1992); Korn and Graubard, "Confidence intervals for proportions with small expected
+number of positive counts estimated from survey data", Survey Methodology 24 (1998).
+"""
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from scipy import special, stats
+from torch import Tensor
+
+ENDS = (0.025, 0.975)
+# Of shares computed in single precision; farther outside [0, 1] something is no share.
+ROUNDING = 1e-5
+
+
+class Interval(NamedTuple):
+    """An average over samples with its 95 % interval; NaN where it does not exist.
+
+    Example:
+        >>> f"{Interval(0.25, 0.1, 0.4)}, {Interval(0.25, 0.003, 0.5):.1f}"
+        '0.25 [0.10, 0.40], 0.250 [0.003, 0.500]'
+    """
+
+    mean: float
+    low: float
+    high: float
+
+    def __format__(self, spec: str) -> str:
+        spec = spec or ".2f"
+        if np.isnan(self.mean):
+            return "not defined"
+        if np.isnan(self.low):
+            return f"{self.mean:{spec}}"
+        # Which side of 0 an interval lies on must be seen: more digits where rounding hides it.
+        near = self.low if self.side() > 0 else self.high
+        hidden = self.side() != 0 and 1e-6 < abs(near) < np.inf and "." in spec
+        while hidden and not re.search("[1-9]", f"{near:{spec}}"):
+            spec = re.sub(r"\.(\d+)", lambda found: f".{int(found[1]) + 1}", spec)
+        return f"{self.mean:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
+
+    def side(self, value: float = 0.0) -> int:
+        """Return 1 where the whole interval lies above a value, -1 where below, else 0.
+
+        Example:
+            >>> Interval(0.5, 0.2, 0.7).side(), Interval(0.1, -0.2, 0.3).side()
+            (1, 0)
+        """
+        return int(self.low > value) - int(self.high < value)
+
+    def verdict(self, sign: int = 1, value: float = 0.0) -> str:
+        """Return what this says of the claim that the average lies above (below) a value.
+
+        "shown" where the whole interval does, "partly" where only the average does, "not shown"
+        where it does not, and "not tested" where there is no interval.
+
+        Args:
+            sign: 1 for above, -1 for below.
+            value: that the claim names.
+
+        Example:
+            >>> Interval(0.1, -0.2, 0.3).verdict(), Interval(0.1, -0.2, 0.3).verdict(-1)
+            ('partly', 'not shown')
+        """
+        if np.isnan(self.low):
+            return "not tested"
+        if self.side(value) == sign:
+            return "shown"
+        return "partly" if (self.mean - value) * sign > 0 else "not shown"
+
+
+def interval(
+    values: Float[Tensor, "sample"] | Bool[Tensor, "sample"], share: bool = False
+) -> Interval:
+    """Return the mean of per-sample values, NaN left out, and its 95 % interval.
+
+    Values that are all 0 or 1 may be answers yes and no, which say little where they all agree:
+    their interval holds Clopper's and Pearson's. Other equal values have no width. Intervals hold
+    the true mean at least 93 times in 100, but for long tails and few samples: of log-normal
+    values 90 times at n = 5, 92 at n = 10 and 94 at n = 30.
+
+    Args:
+        values: of the samples.
+        share: whether they are shares, so that the interval must stay in [0, 1], too. Truth
+            values are; differences of shares are not.
+
+    Raises:
+        ValueError: for shares outside [0, 1].
+
+    Example:
+        >>> f"{interval(torch.tensor([0.5, 0.5, 0.5]))}"
+        '0.50 [0.50, 0.50]'
+        >>> f"{interval(torch.tensor([True, True, True]))}"
+        '1.00 [0.29, 1.00]'
+        >>> some = torch.tensor([0.7, 0.9, 0.9, 1.0])
+        >>> f"{interval(some)}, {interval(some, share=True)}"
+        '0.87 [0.22, 1.08], 0.87 [0.54, 0.99]'
+    """
+    share = share or values.dtype == torch.bool
+    kept = values.reshape(-1).cpu().double().numpy()
+    kept = kept[~np.isnan(kept)]
+    if not len(kept):
+        return Interval(np.nan, np.nan, np.nan)
+    if share:
+        wrong = kept[(kept < -ROUNDING) | (kept > 1 + ROUNDING)]
+        if len(wrong):
+            raise ValueError(
+                f"shares must lie in [0, 1], got {wrong[0]:g}; call interval without share for "
+                "values that are none, such as differences"
+            )
+        kept = kept.clip(0, 1)
+    mean = float(kept.mean())
+    if len(kept) < 2 or not np.isin(kept, (0, 1)).all():
+        return around(mean, kept, share=share)
+    low, high = _counted(mean, len(kept))
+    if not share:
+        wide = around(mean, kept)
+        low, high = min(low, wide.low), max(high, wide.high)
+    return Interval(mean, low, high)
+
+
+def mean_difference(one: Float[Tensor, "sample"], other: Float[Tensor, "other"]) -> Interval:
+    """Return the mean of one group less that of another, with its 95 % interval.
+
+    NaN where one of them has fewer than two samples.
+
+    Example:
+        >>> f"{mean_difference(torch.tensor([3.0, 3.0]), torch.tensor([1.0, 1.0])):.1f}"
+        '2.0 [2.0, 2.0]'
+    """
+    first, second = (x.cpu().double().numpy() for x in (one, other))
+    if min(len(first), len(second)) < 2:
+        return Interval(np.nan, np.nan, np.nan)
+    return around(float(first.mean() - second.mean()), first, -second)
+
+
+def median_interval(values: Float[Tensor, "sample"]) -> Interval:
+    """Return the median of per-sample values, NaN left out, and its 95 % interval.
+
+    The interval is the sign test's, whatever the distribution; fewer than six values have none.
+    """
+    kept = values.reshape(-1).cpu().double().numpy()
+    kept = kept[~np.isnan(kept)]
+    if not len(kept):
+        return Interval(np.nan, np.nan, np.nan)
+    bounds = stats.quantile_test(kept, p=0.5).confidence_interval(0.95)
+    return Interval(float(np.median(kept)), float(bounds.low), float(bounds.high))
+
+
+def check_draws(draws: int) -> None:
+    """Refuse a number of random draws that nothing can be averaged over."""
+    if draws < 1:
+        raise ValueError(f"draws must be at least 1, got {draws}; give how many to average over")
+
+
+def around(mean: float, *groups: np.ndarray, share: bool = False) -> Interval:
+    """Return a number with its 95 % interval, from what each sample contributes to it.
+
+    Args:
+        mean: the number, whose error is that of the sum of the groups' means.
+        groups: contributions (sample,) of independent groups; a constant in them plays no role.
+        share: whether the number lies in [0, 1]; of one group.
+
+    Returns:
+        No interval where a group has fewer than two samples, or one whose contribution is unknown.
+    """
+    sizes = np.array([len(x) for x in groups])
+    if not np.isfinite([mean, *np.concatenate(groups)]).all() or sizes.min() < 2:
+        return Interval(mean, np.nan, np.nan)
+    if share:
+        mean = min(max(mean, 0.0), 1.0)
+        if mean in (0, 1):
+            return Interval(mean, *_counted(mean, len(groups[0])))
+    errors = np.array([x.var(ddof=1) for x in groups]) / sizes
+    error = float(errors.sum() ** 0.5)
+    # Equal values, but for rounding.
+    if error <= 1e-12 * max(abs(mean), *(np.abs(x).max() for x in groups)):
+        return Interval(mean, mean, mean)
+    freedom = error**4 / (errors**2 / (sizes - 1)).sum()
+    quantile = float(special.stdtrit(freedom, ENDS[1]))
+    if share:
+        alike = mean * (1 - mean) * (special.ndtri(ENDS[1]) / quantile / error) ** 2
+        return Interval(mean, *_counted(mean, alike))
+    many = [x - x.mean() for x in groups if len(x) > 2]
+    skew = sum(float((x**3).sum()) / np.prod(len(x) - np.arange(3)) for x in many) / error**3
+    left, right = min(-quantile, _hall(-quantile, skew)), max(quantile, _hall(quantile, skew))
+    return Interval(mean, mean - error * right, mean - error * left)
+
+
+def _hall(quantile: float, skew: float) -> float:
+    """Return the quantile of (mean - truth) / error for values as skewed as these."""
+    if abs(skew) < 1e-6:
+        return quantile
+    return float(3 / skew * (np.cbrt(1 + skew * (quantile - skew / 6)) - 1))
+
+
+def _counted(mean: float, count: float) -> tuple[float, float]:
+    """Return Clopper's and Pearson's 95 % interval of a share among a number of answers."""
+    yes, no = mean * count, (1 - mean) * count
+    low = float(special.betaincinv(yes, no + 1, ENDS[0])) if mean > 0 else 0.0
+    return low, float(special.betaincinv(yes + 1, no, ENDS[1])) if mean < 1 else 1.0
