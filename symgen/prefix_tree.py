@@ -193,6 +193,8 @@ class PrefixTree:
             return None
         keep = present_at(self.owners[:, span], states, self.n)[0]
         masked = torch.where(keep[:, :, None], self.embedded[:, span], self.value)
+        # Mixtures of experts take views of it, which the layout of one prompt does not allow.
+        masked = masked.contiguous()
         ids = self.ids[:, span].expand(len(states), -1)
         final = level == self.n
         # Only the last level needs logits: the others leave the language-model head out.

@@ -47,6 +47,19 @@ CONFIGS = {
         init_std=0.3,
     ),
 }
+# Mixtures of experts, with latent attention in the last.
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+CONFIGS |= {
+    "mixtral": lambda: transformers.MixtralConfig(
+        **GROUPED, num_local_experts=4, num_experts_per_tok=2
+    ),
+    "qwen3-moe": lambda: transformers.Qwen3MoeConfig(**GROUPED, **EXPERTS, num_experts=4),
+    "deepseek-v3": lambda: transformers.DeepseekV3Config(
+        **SIZES, **EXPERTS, n_routed_experts=4, n_group=2, topk_group=1, n_shared_experts=1,
+        kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8,
+        first_k_dense_replace=1,
+    ),
+}  # fmt: skip
 # Words, phrases, the first and the last token, and groups that lie inside one another.
 GROUPS = (((1,), (3, 4, 8), (5,), (13,)), ((7,), (0,), (4, 5), (2,)), ((12,), (2, 5), (4, 7), (6,)))
 VARIABLES = TextVariables(GROUPS)
