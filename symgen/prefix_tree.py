@@ -32,7 +32,7 @@ from symgen.memory import ALIVE, Batch, fitting, is_out_of_memory, largest_outpu
 from symgen.states import (
     TOLERANCE,
     StateRunner,
-    check_full,
+    check_all,
     check_outcomes,
     last,
     log_odds,
@@ -85,7 +85,7 @@ def causal_outputs(
                     v[done] = PrefixTree(runner, done).run(batch.size)
                     if done == 0:
                         _compare(runner, v[0])
-                    check_full(runner, done, v[done : done + 1, -1])
+                    check_all(runner, done, v[done : done + 1])
                     done += 1
                     bar.update(v.shape[1])
             if dtype is not None:

@@ -269,6 +269,27 @@ def test_bad_prompts(llama, prompts):
         masked_outputs(llama, prompts, TARGET, VARIABLES, baseline, 0)
 
 
+def test_numbers_that_are_not_finite_are_told_with_their_sample(prompts):
+    model = build("llama")
+    baseline = mean_embedding_baseline(model)
+    # The last token of the third prompt, which no other prompt has, is what is broken.
+    ids = [prompt.clamp(max=95) for prompt in prompts]
+    ids[2][-1] = 96
+    handle = model.model.register_forward_hook(
+        lambda module, arguments, options, output: broken(options, output), with_kwargs=True
+    )
+
+    def broken(options, output):
+        output.last_hidden_state[:, -1][options["input_ids"][:, -1] == 96] = torch.inf
+
+    with pytest.raises(FloatingPointError, match=r"sample 2: v is nan in masked state 0"):
+        masked_outputs(model, ids, TARGET, VARIABLES, baseline, progress=False)
+    handle.remove()
+    model.lm_head.weight.data[5] = torch.nan
+    with pytest.raises(FloatingPointError, match=r"sample 0: v is nan with nothing masked"):
+        masked_outputs(model, ids, TARGET, VARIABLES, baseline, progress=False)
+
+
 def test_a_real_model(mirror):
     folder = mirror / "karpathy" / "tinyllamas" / "stories260K"
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
