@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from symgen.cut import HookCut, InputCut
+from symgen.cut import HookCut, InputCut, check_layer, feature_maps, layers_to_mask
 from symgen.memory import device_of
-from symgen.networks import find_layer
 from symgen.states import evaluating
 
 
@@ -130,19 +129,71 @@ def corpus_embedding_baseline(model: nn.Module, ids: Iterable[Tensor]) -> Baseli
     return Baseline(_ordinary((vectors * weights).sum(0) / weights.sum()), layer)
 
 
+def find_layer(model: nn.Module, name: str = "first_relu", x: Any = None) -> str:
+    """Return the dotted name of a layer: by default of the first ReLU that gives a feature map.
+
+    Args:
+        model: any network; it is run once to see which ReLU comes first.
+        name: "first_relu", or the dotted name of a layer, which is checked. Language networks
+            have no ReLU to mask at: for them "first_relu" gives the embedding layer.
+        x: an input to run; needed for networks not made by `build_network`.
+
+    Raises:
+        ValueError: if there is no such layer, with what to name instead. No other layer is taken
+            in its place: not in networks of attention and GELU, nor with channels last.
+
+    Example:
+        >>> from symgen import build_network
+        >>> find_layer(build_network("resnet20"))
+        'relu'
+    """
+    if name != "first_relu":
+        return check_layer(model, name)
+    modules = dict(model.named_modules())
+    image = isinstance(x, Tensor) and x.is_floating_point()
+    if isinstance(_given_embedding(model), nn.Embedding) and not image:
+        return word_embedding(model)[0]
+    if x is None:
+        shape = getattr(model, "input_shape", None) or (3, 32, 32)
+        like = next(model.parameters(), torch.empty(0))
+        x = torch.zeros(1, *shape, dtype=like.dtype, device=like.device)
+    with evaluating(model), torch.inference_mode():
+        maps = feature_maps(model, x)
+        kinds = (nn.ReLU, nn.ReLU6, nn.LeakyReLU)
+        first = next((k for k in maps if isinstance(modules[k], kinds)), None)
+        if first and maps[first]:
+            return first
+        order = f" ({first} gives four dimensions of another or an unknown order)" if first else ""
+        raise ValueError(
+            f"{type(model).__name__} calls no ReLU module that gives (sample, channel, height, "
+            f"width){order}, and a ReLU called as a function cannot be found; name the layer after "
+            f"which to mask, {layers_to_mask(model, x)}"
+        )
+
+
 def word_embedding(model: nn.Module) -> tuple[str, nn.Module]:
     """Return name and module of a network's word embedding.
 
     It is what `get_input_embeddings` gives, or else the first `torch.nn.Embedding`.
     """
-    module = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+    module = _given_embedding(model)
     for name, candidate in model.named_modules():
-        if candidate is module or (module is None and isinstance(candidate, nn.Embedding)):
+        found = candidate is module or (module is None and isinstance(candidate, nn.Embedding))
+        # What embeds the patches of an image has no weight with a row for each word.
+        if found and getattr(getattr(candidate, "weight", None), "ndim", 0) == 2:
             return name, candidate
     raise ValueError(
         f"{type(model).__name__} has no word embedding to mask at; give it a method "
         "get_input_embeddings that returns the module which embeds token ids"
     )
+
+
+def _given_embedding(model: nn.Module) -> Any:
+    """Return what the network itself calls its input embedding, if anything."""
+    try:
+        return model.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        return None
 
 
 def _ordinary(value: Tensor) -> Tensor:

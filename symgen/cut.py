@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, fx, nn
 
 Inputs = Tensor | dict[str, Any]
+CHANNELS_FIRST = (
+    nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d,
+)  # fmt: skip
 
 
 def call(model: nn.Module, inputs: Inputs) -> Any:
@@ -45,6 +48,19 @@ def repeat(inputs: Inputs, states: int) -> Inputs:
     return inputs.repeat_interleave(states, dim=0)
 
 
+def check_layer(model: nn.Module, layer: str) -> str:
+    """Return the name of a layer if the network has it.
+
+    Raises:
+        ValueError: where it has not, with the nearest names.
+    """
+    names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
+    if layer not in names:
+        close = difflib.get_close_matches(layer, names, n=3) or names[:8]
+        raise ValueError(f"the network has no layer {layer!r}; nearest names: {', '.join(close)}")
+    return layer
+
+
 class InputCut:
     """Nothing below: the input itself is masked."""
 
@@ -55,6 +71,56 @@ class InputCut:
     def above(self, model: nn.Module, features: Tensor, rest: Inputs, states: int) -> Tensor:
         """Return the logits for features masked in `states` ways each."""
         return logits_of(model(features))
+
+
+def feature_maps(model: nn.Module, images: Tensor) -> dict[str, bool | None]:
+    """Return the layers with an output of four dimensions, and whether its channels come first.
+
+    True: (sample, channel, height, width), of the size of something that a convolution, pooling or
+    batch normalization takes or gives. False: channels last, as a linear layer has them. None:
+    unknown, such as an attention map. Layers are in the order in which they finish.
+
+    Args:
+        model: in evaluation mode.
+        images: one or more.
+    """
+    images, found = pair(images), {}
+    sizes, first = {images.shape[2:]}, {}
+
+    def note(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
+        if isinstance(module, (*CHANNELS_FIRST, nn.Linear)):
+            for value in (*arguments, output):
+                if isinstance(value, Tensor) and value.dim() == 4:
+                    # The latest counts where channels are as many as pixels a side.
+                    first[value.shape[1:]] = isinstance(module, CHANNELS_FIRST)
+                    sizes.update([value.shape[2:]] if first[value.shape[1:]] else [])
+        if name not in found:  # Its first call is the one that is masked.
+            like = output.shape if isinstance(output, Tensor) else torch.Size()
+            found[name] = like, first.get(like[1:])
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.enter_context(hooked(module, partial(note, name)))
+        call(model, images)
+    return {
+        name: True if told is None and shape[2:] in sizes else told
+        for name, (shape, told) in found.items()
+        if len(shape) == 4 and shape[0] == len(images)
+    }
+
+
+def layers_to_mask(model: nn.Module, images: Inputs) -> str:
+    """Return, for an error, what to name instead of a layer whose output cannot be masked."""
+    is_image = isinstance(images, Tensor) and images.is_floating_point()
+    maps = [k for k, first in (feature_maps(model, images) if is_image else {}).items() if first]
+    if maps:
+        return f"one that returns (sample, channel, height, width): {', '.join(maps[:8])}"
+    return f"one of {', '.join([k for k, _ in model.named_modules() if k][:12])}"
+
+
+def pair(images: Tensor) -> Tensor:
+    """Return two different samples made of the first, to see what is a sample's own."""
+    return torch.cat([images[:1], images[:1].flip(-1) + 1])
 
 
 class HookCut:
@@ -76,7 +142,7 @@ class HookCut:
             found = type(captured[0]).__name__ if captured else "never called"
             raise ValueError(
                 f"layer {self.layer!r} must return one tensor when the network runs, but: {found}; "
-                "choose another layer of model.named_modules()"
+                f"name {layers_to_mask(model, inputs)}"
             )
         return captured[0], inputs
 
@@ -106,12 +172,6 @@ class GraphCut:
         for node in nodes:
             if after.intersection(node.all_input_nodes):
                 after.add(node)
-        output = nodes[-1]
-        if output not in after:
-            raise ValueError(
-                f"the network's output does not use what layer {layer!r} returns, so masking it "
-                "would change nothing; choose another layer"
-            )
         after.discard(cut)
         passed = {i for node in after for i in node.all_input_nodes} - after - {cut}
         self._sides = [n for n in nodes if n in passed and n.op != "get_attr"]
@@ -141,39 +201,47 @@ def cut_at(model: nn.Module, layer: str | None, inputs: Inputs) -> Cut:
     Args:
         model: in evaluation mode.
         layer: name from ``model.named_modules()``; None for the input itself.
-        inputs: of one sample, on which the ways are tried and compared.
+        inputs: of one or more samples, on which the ways are tried and compared.
 
     Raises:
-        ValueError: for a layer that the network does not have.
+        ValueError: for a layer that the network does not have, or whose output it does not use.
     """
     if layer is None:
         return InputCut()
-    names = dict(model.named_modules(remove_duplicate=False))
-    if layer not in names or not layer:
-        close = difflib.get_close_matches(layer, names, n=3) or list(names)[1:6]
-        raise ValueError(f"the network has no layer {layer!r}; nearest names: {', '.join(close)}")
-    hook = HookCut(layer)
+    hook = HookCut(check_layer(model, layer))
     if not isinstance(inputs, Tensor):
         return hook
+    inputs = pair(inputs)
+    feature, rest = hook.below(model, inputs)
+    probe = feature.roll(1, -1) + 1
+    expected = hook.above(model, probe.clone(), rest, 1)
+    close = {"rtol": 1e-3, "atol": 1e-3 * float(expected.abs().max())}
+    plain = logits_of(call(model, inputs))
+    if torch.allclose(expected, plain, **close) and not _reaches(hook, model, inputs):
+        raise ValueError(
+            f"the network's output does not use what layer {layer!r} returns, so masking it would "
+            "change nothing; choose another layer"
+        )
     try:
         graph = GraphCut(model, layer)
-    except ValueError:
-        raise
-    except Exception:  # Tracing runs the network's code: whatever it raises, the hook works.
-        return hook
-    try:
-        feature, rest = graph.below(model, inputs)
-        expected, _ = hook.below(model, inputs)
-        probe = feature.roll(1, -1)
-        by_graph = graph.above(model, probe.clone(), rest, 1)
-        by_hook = hook.above(model, probe, inputs, 1)
-        scale = float(by_hook.abs().max())
-        agree = torch.equal(feature, expected) and torch.allclose(
-            by_graph, by_hook, rtol=1e-3, atol=1e-3 * scale
+        same, rest = graph.below(model, inputs)
+        agree = torch.equal(feature, same) and torch.allclose(
+            graph.above(model, probe, rest, 1), expected, **close
         )
-    except NotImplementedError:
+    except Exception:  # Tracing runs the network's code: whatever it raises, the hook works.
         agree = False
     return graph if agree else hook
+
+
+def _reaches(way: HookCut, model: nn.Module, inputs: Tensor) -> bool:
+    """Return whether the logits are computed from the layer's output, whatever its values."""
+    feature, _ = way.below(model, inputs)
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = feature.clone().requires_grad_()
+        logits = way.above(model, leaf.clone(), inputs.clone(), 1)
+        return logits.requires_grad and (
+            torch.autograd.grad(logits.sum(), leaf, allow_unused=True)[0] is not None
+        )
 
 
 def replace_once(pending: list[Tensor], module: nn.Module, arguments: Any, output: Any) -> Any:
@@ -229,8 +297,13 @@ def check_value(value: Tensor, feature: Tensor, layer: str | None) -> None:
     """Refuse a baseline value that does not fit a layer's output for one sample.
 
     Raises:
-        ValueError: with both shapes.
+        ValueError: with both shapes, or for a value that is NaN or infinite.
     """
+    if not value.isfinite().all():
+        raise ValueError(
+            "the baseline value holds NaN or infinite numbers; look for them in the network's "
+            "weights and in what the value was computed from"
+        )
     try:
         torch.broadcast_to(value, feature.shape[1:])
     except RuntimeError:

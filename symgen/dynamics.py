@@ -24,24 +24,16 @@ from symgen.generalization import (
 from symgen.interactions import Interactions
 from symgen.intervals import Interval, check_draws, interval
 from symgen.masking import masked_outputs
-from symgen.provenance import cached, code_fingerprint
-from symgen.sparsify import sparsify
+from symgen.memory import check_states
+from symgen.provenance import cached, code_fingerprint, modules_of
+from symgen.sparsify import MAX_VARIABLES, sparsify
 from symgen.text_variables import draw_words
 from symgen.variables import draw_patches
 
-# What outputs on masked states depend on, and what interactions depend on besides.
-OUTPUTS_CODE = ("variables", "text_variables", "baselines", "masking", "states", "cut")
-EXTRACTION_CODE = (
-    *OUTPUTS_CODE,
-    "transforms",
-    "sparsify",
-    "program",
-    "polish",
-    "interior_point",
-    "first_order",
-    "symmetric",
-    "interactions",
-)
+# What outputs on masked states depend on, and what interactions depend on besides: all that the
+# code which computes them reaches.
+OUTPUTS_CODE = modules_of("from symgen import baselines, masking")
+EXTRACTION_CODE = modules_of("from symgen import baselines, masking, sparsify")
 
 
 class Extractor:
@@ -61,13 +53,17 @@ class Extractor:
         seed: of the variables.
         progress: whether to show bars.
 
+    Raises:
+        ValueError: for more variables than `sparsify` takes.
+        MemoryError: where the states of all samples, or their split, cannot be held.
+
     Attributes:
         samples: those that could be used.
         variables: theirs.
     """
 
-    # Enough images for a mean that one more would not change visibly.
-    MEAN_OVER = 1000
+    # Enough images for a mean that one more would not change visibly, drawn with this seed.
+    MEAN_OVER, MEAN_SEED = 1000, 0
 
     def __init__(
         self,
@@ -81,6 +77,12 @@ class Extractor:
         seed: int = 0,
         progress: bool = True,
     ):
+        if n > MAX_VARIABLES:
+            raise ValueError(
+                f"n = {n}: a sample would have 2^{n} = {2**n:,} masked states, and interactions "
+                f"are extracted for n <= {MAX_VARIABLES}; group variables into fewer, larger ones"
+            )
+        check_states(len(samples), n)
         self.data, self.samples = data, samples
         self.layer = None if layer == "input" else layer
         self.noise, self.tol, self.progress = noise, tol, progress
@@ -99,7 +101,7 @@ class Extractor:
         if self.data.kind == "text":
             return token_baseline(model, self.data.tokenizer.mask_token_id)
         part = self.samples.part
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(self.MEAN_SEED)
         index = torch.randperm(len(part), generator=generator)[: self.MEAN_OVER]
         return mean_baseline(model, part.batch(index)[0], layer=self.layer)
 
@@ -133,9 +135,16 @@ class Extractor:
             "samples": self.samples.x,
             "labels": self.samples.y,
             "variables": self.variables,
-            "layer": self.layer,
+            "masked by": self._masked_by(),
             "code": code_fingerprint(*code),
         }
+
+    def _masked_by(self) -> dict[str, Any]:
+        """Return what decides the `baseline` of a model; how a layer is chosen is in the code."""
+        if self.data.kind == "text":
+            return {"token": self.data.tokenizer.mask_token_id}
+        images = {"images": self.samples.part.fingerprint, "count": self.MEAN_OVER}
+        return {"layer": self.layer, "seed": self.MEAN_SEED, **images}
 
     def __call__(self, model: nn.Module, key: Mapping | None = None) -> Interactions:
         """Return the network's interactions.

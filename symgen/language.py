@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from symgen.architectures import import_transformers
 from symgen.baselines import (
     Baseline,
     corpus_embedding_baseline,
@@ -24,22 +25,18 @@ from symgen.baselines import (
 )
 from symgen.interactions import Interactions
 from symgen.masking import masked_outputs
-from symgen.memory import ALIVE, Batch, device_of, largest_output
-from symgen.networks import import_transformers
+from symgen.memory import ALIVE, Batch, check_states, device_of, largest_output
 from symgen.prefix_tree import _new_cache
 from symgen.prompts import Prompt, target_tokens
-from symgen.provenance import cached, code_fingerprint
+from symgen.provenance import cached, code_fingerprint, modules_of
 from symgen.sparsify import sparsify
-from symgen.states import evaluating, log_odds, present_at
-from symgen.text_variables import TextVariables, word_spans
+from symgen.states import check_finite, evaluating, log_odds, present_at
+from symgen.text_variables import TextVariables, check_texts, word_spans
 
 #: Log odds beyond which a probability is 0 or 1 to seven digits; v is clipped there.
 LARGEST_OUTPUT = 16.0
-EXTRACTION = (
-    "language", "transforms", "sparsify", "program", "polish", "interior_point", "first_order",
-    "symmetric", "interactions", "text_variables", "baselines", "masking", "states", "cut",
-    "prefix_tree",
-)  # fmt: skip
+# What interactions of a language model depend on: all that this module reaches.
+EXTRACTION = modules_of("from symgen import language")
 
 
 class SaturatedTargetWarning(UserWarning):
@@ -78,6 +75,7 @@ def language_outputs(
     """
     pairs = [target_tokens(prompt, tokenizer) for prompt in prompts]
     variables = [word_spans(prompt.text, prompt.spans, tokenizer) for prompt in prompts]
+    check_states(len(prompts), variables[0].n)
     check_causal(model, pairs[0][0])
     baseline = mask_baseline(model, tokenizer, masking, texts)
 
@@ -112,7 +110,7 @@ def language_outputs(
 
 
 def mask_baseline(
-    model: nn.Module, tokenizer: Any, masking: str = "mean", texts: Sequence[str] = ()
+    model: nn.Module, tokenizer: Any, masking: str = "mean", texts: Sequence = ()
 ) -> Baseline | None:
     """Return what stands in place of masked words; None where they are removed.
 
@@ -126,8 +124,18 @@ def mask_baseline(
     if masking == "mean":
         return mean_embedding_baseline(model)
     if masking == "corpus":
-        ids = tokenizer(list(texts), verbose=False)["input_ids"] if texts else []
+        ids = _mask_ids(tokenizer, masking, texts)
         return corpus_embedding_baseline(model, map(torch.tensor, ids))
+    return token_baseline(model, _mask_ids(tokenizer, masking, texts)[0])
+
+
+def _mask_ids(tokenizer: Any, masking: str, texts: Sequence) -> list:
+    """Return the token ids that the embedding of masked words is made of, besides the weights."""
+    if masking in ("mean", "remove"):
+        return []
+    if masking == "corpus":
+        check_texts(texts)
+        return tokenizer(list(texts), verbose=False)["input_ids"] if texts else []
     ids = tokenizer(masking, add_special_tokens=False)["input_ids"]
     known = tokenizer.convert_tokens_to_ids(masking)
     if len(ids) != 1 and known not in (None, tokenizer.unk_token_id):
@@ -137,7 +145,7 @@ def mask_baseline(
             f"masking={masking!r} is {len(ids)} tokens of this tokenizer; expected 'mean', "
             "'corpus', 'remove', or the text of one token, such as '_'"
         )
-    return token_baseline(model, ids[0])
+    return ids
 
 
 @torch.inference_mode()
@@ -190,6 +198,7 @@ def _removed_outputs(
                     v[row, some] = log_odds(last, target[row].expand(len(some))).cpu().double()
                     done += len(some)
                     bar.update(len(some))
+            check_finite(v[row : row + 1], row)
     return v
 
 
@@ -224,8 +233,9 @@ def language_interactions(
     else:
         full = {
             "model": dict(key), "prompts": list(prompts), "masking": masking, "whole": whole,
-            "texts": list(texts), "noise": noise, "tol": tol,
+            "mask": _mask_ids(tokenizer, masking, texts), "noise": noise, "tol": tol,
             "tokens": [target_tokens(prompt, tokenizer) for prompt in prompts],
+            "variables": [word_spans(p.text, p.spans, tokenizer) for p in prompts],
             "code": code_fingerprint(*EXTRACTION),
         }  # fmt: skip
         parts = cached("language", full, compute)

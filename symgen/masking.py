@@ -18,14 +18,24 @@ Any layer of ``Adapter(network).named_modules()`` can then be masked. A text net
 ``get_input_embeddings`` is masked at its first ``torch.nn.Embedding``.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from symgen.baselines import Baseline, word_embedding
-from symgen.cut import HookCut, call, check_value, cut_at, logits_of
+from symgen.cut import (
+    HookCut,
+    call,
+    check_value,
+    cut_at,
+    feature_maps,
+    layers_to_mask,
+    logits_of,
+)
 from symgen.memory import check_states, device_of
 from symgen.prefix_tree import causal_outputs
 from symgen.states import StateRunner, evaluating, run_all
@@ -36,7 +46,7 @@ from symgen.variables import ImageVariables
 def masked_outputs(
     model: nn.Module,
     x: Any,
-    target: Int[Tensor, " sample"],
+    target: Tensor | np.ndarray | Sequence,
     variables: ImageVariables | TextVariables,
     baseline: Baseline,
     batch_size: int | None = None,
@@ -56,7 +66,8 @@ def masked_outputs(
         x: images (sample, channel, height, width); token ids (sample, position), or a mapping
             with ``input_ids`` and ``attention_mask``, padded on the right; for a causal language
             model also a list of token ids, one tensor per prompt.
-        target: class of each sample, or the next token's id for a causal language model.
+        target: (sample,) whole numbers: the class of each sample, or the next token's id for a
+            causal language model. A tensor, array or list.
         variables: of the same samples. Bit i of a state tells whether variable i is present.
         baseline: what masked variables are replaced with, and at which layer.
         batch_size: masked states per forward call; by default what free memory allows, up to a
@@ -71,9 +82,11 @@ def masked_outputs(
 
     Raises:
         ValueError: for samples, labels, variables or a baseline that do not fit together.
-        MemoryError: when 2^n states cannot be held.
+        MemoryError: when 2^n states cannot be held, or not be split afterwards.
+        FloatingPointError: when the network's logits of a sample are NaN or infinite.
         RuntimeError: when the network gives another output the second time (a random layer).
     """
+    target = _labels(target)
     count = len(x["input_ids"]) if hasattr(x, "keys") else len(x)
     if not count == len(target) == len(variables) or not count:
         raise ValueError(
@@ -104,16 +117,35 @@ def _image_runner(model, x, target, variables, baseline, dtype) -> StateRunner:
         raise ValueError(
             f"x is {_describe(x)}; expected floating images (sample, channel, height, width)"
         )
-    way = cut_at(model, baseline.layer, inputs_of(0, 1))
-    feature, _ = way.below(model, inputs_of(0, 1))
-    if feature.dim() != 4:
+    one = inputs_of(0, 1)
+    way = cut_at(model, baseline.layer, one)
+    feature, _ = way.below(model, one)
+    maps = {baseline.layer: True} if baseline.layer is None else feature_maps(model, one)
+    if maps.get(baseline.layer, False) is False:
         raise ValueError(
             f"layer {baseline.layer!r} returns {tuple(feature.shape)} for one image; patches need "
-            "(1, channel, height, width): choose a convolution, ReLU or pooling layer"
+            f"(1, channel, height, width): name {layers_to_mask(model, one)}"
         )
     check_value(baseline.value, feature, baseline.layer)
     owners = variables.owners(*feature.shape[2:])
     return StateRunner(model, way, inputs_of, owners, variables.n, baseline.value, target, 0, dtype)
+
+
+def _labels(target: Any) -> Tensor:
+    """Return the labels as int64."""
+    try:
+        labels = torch.as_tensor(target)
+        whole = not (
+            labels.is_floating_point() or labels.is_complex() or labels.dtype is torch.bool
+        )
+    except (TypeError, ValueError, RuntimeError):
+        labels, whole = target, False
+    if not whole or labels.dim() != 1:
+        raise ValueError(
+            f"target is {_describe(labels)}; expected one whole number for each sample, the number "
+            "of its class or next token, such as torch.tensor([0, 2])"
+        )
+    return labels.long()
 
 
 def _text_outputs(model, x, target, variables, baseline, batch_size, dtype, progress) -> Tensor:

@@ -15,6 +15,9 @@ from symgen.cut import Inputs, call
 LARGEST_BATCH = {"cpu": 64, "cuda": 8192}
 # What one batch may take of the free memory; on CPU also no more than this many bytes.
 MEMORY_SHARE, CPU_BYTES = 0.5, 2**30
+# Vectors of 2^n numbers that are kept for a sample (v, AND and OR effects, and v or the effects
+# once more while they are stored), and that `sparsify` works with on top of them.
+KEPT, WORKED_WITH = 5, 100
 # Activations alive at once, in units of the largest output of a layer.
 ALIVE = 6
 
@@ -43,17 +46,18 @@ def batch_budget(device: torch.device) -> int:
 
 
 def check_states(samples: int, n: int) -> None:
-    """Refuse a number of variables whose masked states no memory can hold.
+    """Refuse a number of variables whose masked states, or their split, no memory can hold.
 
     Raises:
-        MemoryError: with the estimate, when the outputs alone exceed the free memory.
+        MemoryError: with the estimate, when it exceeds half of the free memory.
     """
-    needed, free = samples * 8 * 2**n, free_memory(torch.device("cpu"))
+    needed, free = (KEPT * samples + WORKED_WITH) * 8 * 2**n, free_memory(torch.device("cpu"))
     if needed > MEMORY_SHARE * free:
         raise MemoryError(
             f"n = {n} variables have 2^{n} = {2**n:,} masked states a sample; their outputs for "
-            f"{samples} samples take {needed / 2**30:,.1f} GiB of the {free / 2**30:,.1f} GiB "
-            "that are free. Use fewer variables (n = 10 takes 8 KiB a sample) or fewer samples"
+            f"{samples:,} samples and the split of them take {needed / 2**30:,.1f} GiB, more than "
+            f"half of the {free / 2**30:,.1f} GiB that are free. Use fewer variables (n = 10 takes "
+            f"{KEPT * 8} KiB a sample) or fewer samples"
         )
 
 

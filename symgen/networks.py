@@ -1,10 +1,9 @@
 """Networks by name: image classifiers, BERT classifiers and causal language models."""
 
-import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from symgen.architectures import (
     resnet,
     vgg,
 )  # fmt: skip
+from symgen.baselines import find_layer  # noqa: F401
 from symgen.provenance import fingerprint
 from symgen.sources import local_folder, nearest, unavailable
 
@@ -150,67 +150,6 @@ def load_weights(
         )
     model.load_state_dict(weights)
     return model
-
-
-def find_layer(model: nn.Module, name: str = "first_relu", x: Any = None) -> str:
-    """Return the dotted name of a layer: by default of the first ReLU in execution order.
-
-    Args:
-        model: any network; it is run once to see which ReLU comes first.
-        name: "first_relu", or the dotted name of a layer, which is checked. Language networks
-            have no ReLU to mask at: for them "first_relu" gives the embedding layer.
-        x: an input to run; needed for networks not made by `build_network`.
-
-    Raises:
-        ValueError: if there is no such layer, with what to name instead.
-
-    Example:
-        >>> find_layer(build_network("resnet20"))
-        'relu'
-    """
-    modules = dict(model.named_modules())
-    if name != "first_relu":
-        if name in modules:
-            return name
-        raise ValueError(
-            f'{type(model).__name__} has no layer "{name}".{nearest(name, modules)} '
-            f"Names look like {', '.join([k for k in modules if k][:8])}"
-        )
-    if hasattr(model, "get_input_embeddings"):
-        embedding = model.get_input_embeddings()
-        return next(k for k, module in modules.items() if module is embedding)
-    if x is None:
-        shape = getattr(model, "input_shape", None) or (3, 32, 32)
-        like = next(model.parameters(), torch.empty(0))
-        x = torch.zeros(1, *shape, dtype=like.dtype, device=like.device)
-    called: list[str] = []
-    kinds = (nn.ReLU, nn.ReLU6, nn.LeakyReLU)
-    hooks = [
-        module.register_forward_hook(lambda *_, k=k: called.append(k))
-        for k, module in modules.items()
-        if isinstance(module, kinds)
-    ]
-    with _evaluating(model), contextlib.ExitStack() as stack, torch.no_grad():
-        for hook in hooks:
-            stack.callback(hook.remove)
-        model(x)
-    if called:
-        return called[0]
-    raise ValueError(
-        f"{type(model).__name__} calls no ReLU module (a ReLU called as a function cannot be "
-        "found); name the layer after which to mask by its dotted name, one of "
-        f"{', '.join([k for k in modules if k][:12])}"
-    )
-
-
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 def resolve(name: str) -> str:

@@ -32,7 +32,7 @@ from symgen.memory import ALIVE, Batch, fitting, is_out_of_memory, largest_outpu
 from symgen.states import (
     TOLERANCE,
     StateRunner,
-    check_full,
+    check_all,
     check_outcomes,
     last,
     log_odds,
@@ -85,7 +85,7 @@ def causal_outputs(
                     v[done] = PrefixTree(runner, done).run(batch.size)
                     if done == 0:
                         _compare(runner, v[0])
-                    check_full(runner, done, v[done : done + 1, -1])
+                    check_all(runner, done, v[done : done + 1])
                     done += 1
                     bar.update(v.shape[1])
             if dtype is not None:
@@ -193,6 +193,8 @@ class PrefixTree:
             return None
         keep = present_at(self.owners[:, span], states, self.n)[0]
         masked = torch.where(keep[:, :, None], self.embedded[:, span], self.value)
+        # Mixtures of experts take views of it, which the layout of one prompt does not allow.
+        masked = masked.contiguous()
         ids = self.ids[:, span].expand(len(states), -1)
         final = level == self.n
         # Only the last level needs logits: the others leave the language-model head out.

@@ -1,6 +1,7 @@
 """Prompts of language models: drawn from texts or one's own, the next token as target."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from symgen.memory import device_of
 from symgen.states import evaluating
-from symgen.text_variables import WORD, phrase_spans, word_spans
+from symgen.text_variables import WORD, check_texts, phrase_spans, token_offsets, word_spans
 
 SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
@@ -92,7 +93,7 @@ def _words(text: str) -> list[tuple[tuple[int, int], bool]]:
 
 
 def draw_prompts(
-    texts: Sequence[str],
+    texts: Sequence,
     models: Sequence[tuple[nn.Module, Any]],
     samples: int = 20,
     n: int = 10,
@@ -120,8 +121,9 @@ def draw_prompts(
         `samples` prompts, or as many as there are.
 
     Raises:
-        ValueError: when there is none, with the reasons counted.
+        ValueError: when there is none, with the reasons counted, or a row has no text.
     """
+    check_texts(texts)
     generator = np.random.default_rng([seed, 7])
     found: list[Prompt] = []
     lacking = {"enough content words": 0, "a target that is likely enough": 0}
@@ -189,21 +191,29 @@ def first_probability(model: nn.Module, tokenizer: Any, prompt: Prompt) -> float
     ids, target = target_tokens(prompt, tokenizer)
     with evaluating(model):
         logits = model(input_ids=ids[None].to(device_of(model))).logits[0, -1]
-    return float(logits.float().softmax(-1)[target[0]])
+    probability = float(logits.float().softmax(-1)[target[0]])
+    if math.isnan(probability):
+        raise FloatingPointError(
+            f"{type(model).__name__} returns logits that are NaN or infinite after the prompt "
+            f"{prompt.text[-30:]!r}; look for such numbers in its weights, or use a wider dtype"
+        )
+    return probability
 
 
 def target_tokens(prompt: Prompt, tokenizer: Any) -> tuple[Int[Tensor, " position"], list[int]]:
     """Return the token ids of a prompt and those of its target, as the tokenizer joins them.
 
     Prompt and target are encoded together, so that a leading space ends up where the model is used
-    to it: in the piece (" year"), or in none. Rare characters may be several byte pieces.
+    to it: in the piece (" year"), or in none. A piece that is that space alone, as before digits
+    or rare words ("▁", "5"), says nothing of the target and is given with the prompt. Rare
+    characters may be several byte pieces.
 
     Raises:
         ValueError: when the tokenizer ends every text with a special token, or merges the end of
             the prompt with the target.
     """
-    ids = tokenizer(prompt.text)["input_ids"]
-    joint = tokenizer(prompt.text + prompt.target)["input_ids"]
+    text = prompt.text + prompt.target
+    ids, joint = (tokenizer(part)["input_ids"] for part in (prompt.text, text))
     if ids and ids[-1] in (getattr(tokenizer, "all_special_ids", None) or []) and len(ids) > 1:
         raise ValueError(
             f"the tokenizer ends a text with {tokenizer.convert_ids_to_tokens(ids[-1])!r}, after "
@@ -216,4 +226,7 @@ def target_tokens(prompt: Prompt, tokenizer: Any) -> tuple[Int[Tensor, " positio
             f"{prompt.target!r} (last pieces: {pieces}); end the prompt without a space, and begin "
             'the target with it, as in "... for one" and " year"'
         )
-    return torch.tensor(ids), joint[len(ids) :]
+    pieces = token_offsets(text, tokenizer)[len(ids) :]
+    spaces = [not text[start:end].strip(" ") for start, end in pieces]
+    begin = len(ids) + (spaces.index(False) if False in spaces else 0)
+    return torch.tensor(joint[:begin]), joint[begin:]

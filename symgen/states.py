@@ -184,7 +184,7 @@ def run_all(runner: StateRunner, batch_size: int | None, progress: bool) -> Tens
                 part = runner.run(first, count, order[state : state + size])
                 v[first : first + count, state : state + size] = part
                 if state + size == states:
-                    check_full(runner, first, v[first : first + count, -1])
+                    check_all(runner, first, v[first : first + count])
                 done += count * size
                 bar.update(count * size)
         if runner.dtype is not None:
@@ -192,24 +192,44 @@ def run_all(runner: StateRunner, batch_size: int | None, progress: bool) -> Tens
     return v
 
 
-def check_full(runner: StateRunner, first: int, v_full: Tensor) -> None:
-    """Compare v[N] with a plain forward of the same samples.
+def check_finite(v: Float[Tensor, "sample state"], first: int) -> None:
+    """Refuse outputs that are NaN or infinite, which no split explains.
 
     Raises:
+        FloatingPointError: with the first sample and state.
+    """
+    wrong = ~v.isfinite()
+    if wrong.any():
+        row, state = wrong.nonzero()[0].tolist()
+        where = "with nothing masked" if state == v.shape[1] - 1 else f"in masked state {state}"
+        raise FloatingPointError(
+            f"sample {first + row}: v is {float(v[row, state])} {where}, since the "
+            "network's logits are NaN or infinite. Look for such numbers in its weights and in "
+            "this input and, where it runs in a lower precision, for some too large for that"
+        )
+
+
+def check_all(runner: StateRunner, first: int, v: Float[Tensor, "sample state"]) -> None:
+    """Hold v[N] of some samples against a plain forward, and look for what is not finite.
+
+    Raises:
+        FloatingPointError: see `check_finite`.
         RuntimeError: when they differ by more than rounding: the network is random, or it does
             not compute the same from its own masked layer.
     """
+    check_finite(v, first)
+    v_full = v[:, -1]
     logits = runner.plain(first, len(v_full))
     expected = log_odds(logits, runner.target[first : first + len(v_full)])
     kind = runner.dtype or logits.dtype
     bound = TOLERANCE.get(kind, 1e-3) * (1 + logits.abs().amax(dim=1).to(v_full))
-    wrong = ((v_full - expected).abs() > bound) | ~torch.isfinite(v_full)
+    wrong = ~((v_full - expected).abs() <= bound)
     if wrong.any():
         row = int(wrong.nonzero()[0])
         raise RuntimeError(
             f"sample {first + row}: v with nothing masked is {float(v_full[row]):.6g}, but a plain "
             f"forward gives {float(expected[row]):.6g}. The network must be deterministic in "
-            "evaluation mode (is dropout always on?), finite, and treat samples of a batch apart"
+            "evaluation mode (is dropout always on?) and treat samples of a batch apart"
         )
 
 
@@ -231,6 +251,7 @@ def report_precision(runner: StateRunner, v: Float[Tensor, " state"]) -> str:
 
 
 def check_outcomes(logits: Tensor, target: Tensor) -> None:
+    """Refuse logits of the first sample, or labels, that v cannot be computed from."""
     if logits.dim() != 2 or logits.shape[1] < 2:
         raise ValueError(
             f"the network returns logits of shape {tuple(logits.shape)} for one sample; expected "
@@ -242,6 +263,7 @@ def check_outcomes(logits: Tensor, target: Tensor) -> None:
             f"the label of sample {wrong} is {int(target[wrong])}, but the network has "
             f"{logits.shape[1]} outcomes; labels must be in 0..{logits.shape[1] - 1}"
         )
+    check_finite(log_odds(logits, target[:1])[:, None], 0)
 
 
 def widest(device: torch.device) -> torch.dtype:

@@ -83,7 +83,7 @@ class TextVariables:
 
 
 def draw_words(
-    texts: Sequence[str],
+    texts: Sequence,
     tokenizer: Any,
     n: int = 10,
     seed: int = 0,
@@ -109,15 +109,16 @@ def draw_words(
         ``len(texts) - len(indices)`` were skipped.
 
     Raises:
-        ValueError: when no text has n content words.
+        ValueError: when no text has n content words, or one is no text at all.
     """
     if isinstance(stop_words, str):
         if stop_words != "english":
             raise ValueError(f"stop_words is 'english' or a list of words, not {stop_words!r}")
         from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS as stop_words
+    check_texts(texts)
     kept, drawn, words, lengths, richest = [], [], [], [], 0
     for index, text in enumerate(texts):
-        offsets = _offsets(text, tokenizer, max_length)
+        offsets = token_offsets(text, tokenizer, max_length)
         content = []
         for word in WORD.finditer(text):
             parts = [word[0].lower(), *re.split("['\u2019]", word[0].lower())[:1]]
@@ -157,7 +158,7 @@ def word_spans(text: str, spans: Sequence[tuple[int, int]], tokenizer: Any) -> T
         ValueError: for a span outside the text, without any token, that overlaps another, or
             that the tokenizer splits across its border (with the pieces).
     """
-    offsets = _offsets(text, tokenizer, None)
+    offsets = token_offsets(text, tokenizer)
     groups = []
     for start, end in spans:
         if not 0 <= start < end <= len(text):
@@ -208,7 +209,24 @@ def phrase_spans(text: str, phrases: Sequence[str]) -> list[tuple[int, int]]:
     return spans
 
 
-def _offsets(text: str, tokenizer: Any, max_length: int | None) -> list[tuple[int, int]]:
+def check_texts(texts: Sequence) -> None:
+    """Refuse what is no list of texts.
+
+    Raises:
+        ValueError: for one text alone, or a row without text, with its number.
+    """
+    if isinstance(texts, str):
+        raise ValueError(f"expected several texts, got one: {texts[:40]!r}; put it into a list")
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(
+                f"text {index} is {text!r}; expected a string. Leave rows without text out"
+            )
+
+
+def token_offsets(
+    text: str, tokenizer: Any, max_length: int | None = None
+) -> list[tuple[int, int]]:
     """Return the characters (start, end) of each token; (0, 0) for special tokens."""
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -52,6 +53,24 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def modules_that_run():
+    """A function that calls another, and returns the names of symgen's modules whose code ran."""
+
+    def run(function):
+        ran = set()
+        sys.setprofile(lambda frame, *_: ran.add(Path(frame.f_code.co_filename)))
+        try:
+            function()
+        finally:
+            sys.setprofile(None)
+        import symgen
+
+        return {path.stem for path in ran if path.parent == Path(symgen.__file__).parent}
+
+    return run
 
 
 @pytest.fixture(scope="session")

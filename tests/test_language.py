@@ -11,9 +11,9 @@ import torch
 from conftest import ROOT
 
 import symgen
-from symgen import small_world
+from symgen import memory, small_world
 from symgen.corpus import load_tokenizer
-from symgen.language import _removed_outputs, check_causal, mask_baseline
+from symgen.language import EXTRACTION, _removed_outputs, check_causal, mask_baseline
 from symgen.language_data import tiny_llama
 from symgen.prompts import Prompt, first_probability, target_tokens
 from symgen.provenance import DamagedFileWarning, fetch
@@ -200,6 +200,114 @@ def test_targets(tokenizer):
     bert = load_tokenizer(200, TEXTS)
     with pytest.raises(ValueError, match=r"ends a text with '\[SEP\]'"):
         target_tokens(PROMPTS[0], bert)
+
+
+def pieces_apart(kind):
+    """A tokenizer that knows no piece of a space and a digit, as many in use: a lone space is left.
+
+    "metaspace" writes it as "▁", as sentencepiece does; "bytes" as "Ġ", as GPT-2 does, with
+    its place in the text or ("trimmed") without.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+
+    metaspace = kind == "metaspace"
+    letters = (
+        "▁abcdefghijklmnopqrstuvwxyz0123456789"
+        if metaspace
+        else (pre_tokenizers.ByteLevel.alphabet())
+    )
+    vocabulary = {letter: i for i, letter in enumerate(["[UNK]", *sorted(letters)])}
+    merges = []
+    for word in ("the", "tall", "sailor", "rope"):
+        piece = ("▁" if metaspace else "Ġ") + word
+        for end in range(2, len(piece) + 1):
+            if piece[:end] not in vocabulary:
+                vocabulary[piece[:end]] = len(vocabulary)
+                merges.append((piece[: end - 1], piece[end - 1]))
+    raw = Tokenizer(models.BPE(vocabulary, merges, unk_token="[UNK]"))
+    if metaspace:
+        raw.pre_tokenizer, raw.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    else:
+        words = pre_tokenizers.Split(Regex(r"\p{N}| ?[^\s\p{N}]+|\s"), "isolated")
+        level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        raw.pre_tokenizer = pre_tokenizers.Sequence([words, level])
+        raw.post_processor = processors.ByteLevel(trim_offsets=kind == "trimmed")
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="[UNK]")
+
+
+@pytest.mark.parametrize("kind", ["metaspace", "bytes", "trimmed"])
+def test_a_space_that_is_a_piece_of_its_own_is_no_target(kind):
+    """v tells how likely the digit is after the space, and not how likely the space is."""
+    tokenizer = pieces_apart(kind)
+    model = build("llama", tokenizer)
+    prompt = Prompt("the tall sailor", " 7 2", ((4, 8), (9, 15)))
+    ids, target = target_tokens(prompt, tokenizer)
+    space = "▁" if kind == "metaspace" else "Ġ"
+    assert tokenizer.convert_ids_to_tokens(ids.tolist())[-2:] == [f"{space}sailor", space]
+    assert tokenizer.convert_ids_to_tokens(target) == ["7", space, "2"]
+    v = symgen.language_outputs(model, tokenizer, [prompt], progress=False)
+    with torch.no_grad():
+        p = model(ids[None]).logits[0, -1].double().softmax(-1)[target[0]]
+    torch.testing.assert_close(v[0, -1], torch.logit(p), atol=1e-4, rtol=0)
+    assert first_probability(model, tokenizer, prompt) == pytest.approx(float(p), rel=1e-4)
+    _, usual = target_tokens(Prompt("the tall sailor", " rope", prompt.spans), tokenizer)
+    assert tokenizer.convert_ids_to_tokens(usual) == [f"{space}rope"]
+
+
+def test_all_code_that_interactions_depend_on_is_in_their_key(tokenizer, modules_that_run):
+    model = build("gpt2", tokenizer)
+    ran = modules_that_run(
+        lambda: symgen.language_interactions(model, tokenizer, PROMPTS, progress=False)
+    )
+    assert {"memory", "prompts", "prefix_tree", "sparsify"} <= ran <= set(EXTRACTION)
+
+
+def test_interactions_are_stored_for_the_token_that_masks(tokenizer, tmp_path, monkeypatch):
+    """The same network and prompts, and another tokenizer's number for the masking token."""
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
+    raw = json.loads(tokenizer.backend_tokenizer.to_str())
+    known = raw["model"]["vocab"]
+    known["baker"], known["miner"] = known["miner"], known["baker"]
+    other = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=type(tokenizer.backend_tokenizer).from_str(json.dumps(raw)),
+        unk_token=tokenizer.unk_token, bos_token=tokenizer.bos_token,
+    )  # fmt: skip
+    assert target_tokens(PROMPTS[0], tokenizer)[1] == target_tokens(PROMPTS[0], other)[1]
+    model, outputs = build("llama", tokenizer), []
+    for some in (tokenizer, other):
+        options = {"masking": "baker", "progress": False}
+        v, _ = symgen.language_interactions(model, some, PROMPTS[:1], {"network": 1}, **options)
+        exact = symgen.language_outputs(model, some, PROMPTS[:1], **options)
+        outputs.append((v - exact).abs().max())
+    assert max(outputs) == 0
+
+
+def test_numbers_that_are_not_finite_are_told(tokenizer):
+    model = build("llama", tokenizer)
+    model.lm_head.weight.data[5] = torch.nan
+    for masking in ("mean", "remove"):
+        with pytest.raises(FloatingPointError, match="sample 0: v is nan .* weights"):
+            symgen.language_outputs(model, tokenizer, PROMPTS, masking, progress=False)
+    with pytest.raises(FloatingPointError, match=r"LlamaForCausalLM returns logits that are NaN"):
+        symgen.draw_prompts(TEXTS, [(model, tokenizer)], n=3)
+
+
+def test_texts_that_are_none(tokenizer):
+    for texts in ([*TEXTS, None], [None]):
+        told = f"text {len(texts) - 1} is None; expected a string. Leave rows without text out"
+        with pytest.raises(ValueError, match=told):
+            symgen.draw_prompts(texts, [], n=3)
+        with pytest.raises(ValueError, match=told):
+            mask_baseline(build("llama", tokenizer), tokenizer, "corpus", texts)
+
+
+def test_more_words_than_can_be_held_are_refused_before_work(tokenizer, monkeypatch):
+    model = build("llama", tokenizer)
+    model.register_forward_pre_hook(lambda *_: pytest.fail("the network runs"))
+    monkeypatch.setattr(memory, "free_memory", lambda device: 2**14)
+    for masking in ("mean", "remove"):
+        with pytest.raises(MemoryError, match=r"n = 4 .* 2 samples and the split"):
+            symgen.language_outputs(model, tokenizer, PROMPTS, masking, progress=False)
 
 
 def test_prompts_are_drawn_where_the_model_expects_the_word(tokenizer):

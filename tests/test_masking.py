@@ -1,22 +1,27 @@
 """v on all masked states: equal to masking by hand in a loop, for every way and every batch."""
 
+import dataclasses
 import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from symgen import memory, states
+import symgen
+from symgen import memory, provenance, states
 from symgen.baselines import (
     Baseline,
+    find_layer,
     mean_baseline,
     mean_embedding_baseline,
     token_baseline,
     zero_baseline,
 )
 from symgen.cut import GraphCut, HookCut, InputCut, cut_at
+from symgen.dynamics import EXTRACTION_CODE, OUTPUTS_CODE, Extractor
 from symgen.masking import masked_outputs
 from symgen.memory import BatchSizeWarning
 from symgen.states import PrecisionWarning, log_odds
@@ -112,6 +117,15 @@ class Branching(Plain):
         return super().forward(x * 2 if float(x.sum()) > 1e9 else x)
 
 
+class Deciding(Plain):
+    """Control flow on values, which the tracer refuses in its own way."""
+
+    def forward(self, x):
+        if x.sum() > 1e9:
+            x = x * 2
+        return super().forward(x)
+
+
 class Named(Plain):
     """Logits in an entry of the output."""
 
@@ -132,6 +146,7 @@ CASES = [
     (Residual, "relu", GraphCut),
     (Residual, "body", GraphCut),
     (Branching, "features.2", HookCut),
+    (Deciding, "features.2", HookCut),
     (Named, "features.2", GraphCut),
 ]
 
@@ -355,11 +370,120 @@ def test_too_many_states_for_memory(images, plain):
         masked_outputs(plain, x, target, variables, zero_baseline(plain))
 
 
+def refused(*_):
+    raise AssertionError("the network runs")
+
+
+@pytest.mark.parametrize("samples, n, grid", [(10_000, 16, 4), (1, 25, 5)])
+def test_what_cannot_be_held_or_split_is_refused_before_work(plain, monkeypatch, samples, n, grid):
+    monkeypatch.setattr(memory, "free_memory", lambda device: 16 * 2**30)
+    plain.register_forward_pre_hook(refused)
+    x, variables = torch.zeros(1, 3, 9, 9).expand(samples, -1, -1, -1), draw_patches(samples, n)
+    message = rf"n = {n} .* {samples:,} samples and the split .* GiB, more than half of the 16.0"
+    with pytest.raises(MemoryError, match=message):
+        masked_outputs(plain, x, torch.zeros(samples).long(), variables, zero_baseline(plain, None))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    data = symgen.load_dataset("digits", train_size=40)
+    return data, data.sample(2, part="test"), symgen.build_network("cnn", **data.spec)
+
+
+def test_an_extractor_that_is_too_large_is_refused(digits, monkeypatch):
+    data, samples, _ = digits
+    with pytest.raises(ValueError, match=r"n = 17: .* 131,072 masked states, .* for n <= 16"):
+        Extractor(data, samples, n=17)
+    monkeypatch.setattr(memory, "free_memory", lambda device: 64 * 2**20)
+    with pytest.raises(MemoryError, match=r"n = 16 .* 2 samples and the split of them"):
+        Extractor(data, samples, n=16)
+
+
+def test_outputs_are_stored_for_the_images_behind_the_mean(digits, tmp_path, monkeypatch):
+    """The same samples of a part whose other images differ are masked by another mean."""
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
+    data, samples, model = digits
+    images = samples.part.images.clone()
+    others = torch.ones(len(images), dtype=torch.bool).index_fill(0, samples.index, False)
+    images[others] = 255 - images[others]
+    part = type(samples.part)(images, samples.part.labels)
+    part.mean, part.std = samples.part.mean, samples.part.std
+    changed = dataclasses.replace(samples, part=part)
+    assert torch.equal(samples.x, changed[:].x)
+
+    def stored(samples):
+        extractor = Extractor(data, samples, n=3, progress=False)
+        v = extractor.outputs(model, key={"network": 1})
+        assert torch.equal(v, extractor.outputs(model))
+        return v
+
+    assert not torch.equal(stored(samples), stored(changed))
+    monkeypatch.setattr(Extractor, "MEAN_OVER", 3)
+    assert not torch.equal(stored(samples), stored(changed))
+    assert len(list(tmp_path.glob("outputs/*.json"))) == 4
+
+
+def test_outputs_are_stored_for_the_code_that_chooses_the_layer(digits, monkeypatch):
+    data, samples, _ = digits
+    extractor, read = Extractor(data, samples, n=3), provenance._text
+    home = find_layer.__module__.split(".")[1]
+    before = [extractor._key({}, code) for code in (OUTPUTS_CODE, EXTRACTION_CODE)]
+    text = read(home).replace("nn.ReLU6, ", "")
+    assert text != read(home)
+    monkeypatch.setattr(provenance, "_text", lambda name: text if name == home else read(name))
+    after = [extractor._key({}, code) for code in (OUTPUTS_CODE, EXTRACTION_CODE)]
+    assert all(a["code"] != b["code"] for a, b in zip(before, after, strict=True))
+
+
+def test_all_code_that_outputs_depend_on_is_in_their_key(digits, modules_that_run):
+    data, samples, model = digits
+    extractor = Extractor(data, samples, n=3)
+    ran = modules_that_run(lambda: extractor.outputs(model))
+    # What the network and the part are is in the key by itself.
+    assert {"memory", "baselines", "cut"} <= ran
+    assert ran <= {*OUTPUTS_CODE, "architectures", "parts", "dynamics"}
+    ran = modules_that_run(lambda: extractor(model))
+    assert "sparsify" in ran and ran <= {*EXTRACTION_CODE, "architectures", "parts", "dynamics"}
+
+
 def test_a_random_network_is_noticed(images):
     x, target = images
     model = network(RandomLayer)
     with pytest.raises(RuntimeError, match=r"v with nothing masked is .* dropout always on"):
         masked_outputs(model, x, target, draw_patches(3, n=3), zero_baseline(model, None))
+
+
+class Ratio(Plain):
+    """NaN where the whole input is zero, as it is with all of it masked."""
+
+    def forward(self, x):
+        return super().forward(x) * x.abs().sum((1, 2, 3)).sign().reciprocal()[:, None]
+
+
+def test_numbers_that_are_not_finite_are_told_with_their_sample(images, plain):
+    x, target = images
+    variables, run = draw_patches(3, n=4, grid=2), {"progress": False}
+    baseline = zero_baseline(plain)
+    with pytest.raises(FloatingPointError, match=r"sample 0: v is -?(inf|nan) in masked state 0,"):
+        masked_outputs(network(Ratio), x, target, variables, Baseline(torch.zeros(()), None), **run)
+    missing = x.clone()
+    missing[1, 0, 3, 3] = torch.nan
+    with pytest.raises(FloatingPointError, match="sample 1: v is nan .* and in this input"):
+        masked_outputs(plain, missing, target, variables, baseline, **run)
+    with pytest.raises(ValueError, match="the baseline value holds NaN"):
+        masked_outputs(plain, x, target, variables, mean_baseline(plain, missing), **run)
+    plain.head.weight.data[0, 0] = torch.inf
+    with pytest.raises(FloatingPointError, match="sample 0: v is .* nothing masked, .* weights"):
+        masked_outputs(plain, x, target, variables, baseline, **run)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, np.uint8, torch.Tensor.int])
+def test_labels_of_any_kind(images, plain, kind):
+    x, target = images
+    arguments = draw_patches(3, n=2), zero_baseline(plain)
+    expected = masked_outputs(plain, x, target, *arguments, progress=False)
+    labels = kind(target if kind is torch.Tensor.int else target.tolist())
+    assert torch.equal(masked_outputs(plain, x, labels, *arguments, progress=False), expected)
 
 
 def bad(**changes):
@@ -391,6 +515,13 @@ class OneLogit(Plain):
     [
         ({"target": torch.tensor([0, 4])}, ValueError, "label of sample 1 is 4, .* in 0..3"),
         ({"target": torch.tensor([-1, 0])}, ValueError, "label of sample 0 is -1"),
+        ({"target": [0.5, 1.0]}, ValueError, "target is float32 of shape .2,.; expected one whole"),
+        ({"target": np.array([0.0, 1.0])}, ValueError, "target is float64 of shape"),
+        ({"target": [False, True]}, ValueError, "target is bool of shape"),
+        ({"target": torch.tensor([[0], [1]])}, ValueError, "target is int64 of shape .2, 1."),
+        ({"target": ["cat", "dog"]}, ValueError, "target is list; expected one whole number"),
+        ({"target": [0, None]}, ValueError, "target is list; expected one whole number"),
+        ({"target": np.array([0, 4])}, ValueError, "label of sample 1 is 4, .* in 0..3"),
         ({"target": torch.tensor([0])}, ValueError, "x has 2 samples, target 1 and variables 2"),
         ({"variables": draw_patches(3, n=2)}, ValueError, "variables 3"),
         ({"variables": draw_patches(2, n=2, grid=12)}, ValueError, "grid=9 or smaller"),
@@ -433,6 +564,100 @@ def test_a_layer_without_effect_is_an_error(images):
         cut_at(network(InPlace), "features.4", x[:1])
     with pytest.raises(ValueError, match=r"does not use what layer 'features.2' returns"):
         cut_at(network(Discards), "features.2", x[:1])
+
+    class Both(Discards, Deciding):
+        """No graph tells what is used: the gradient does."""
+
+    with pytest.raises(ValueError, match=r"does not use what layer 'features.2' returns"):
+        cut_at(network(Both), "features.2", x[:1])
+
+
+def test_a_network_whose_output_is_constant_is_no_error(images, plain):
+    """A training can collapse; its layers are used all the same."""
+    x, target = images
+    for model in (plain, network(Deciding)):
+        torch.nn.init.zeros_(model.head.weight)
+        baseline = zero_baseline(model, "features.2")
+        v = masked_outputs(model, x, target, draw_patches(3, n=2), baseline, progress=False)
+        assert torch.equal(v, v[:, :1].expand(-1, 4))
+
+
+def vision(name):
+    """A tiny image network of `transformers` or torchvision, its weights drawn from a seed."""
+    torch.manual_seed(3)
+    if name == "torchvision-swin":
+        from torchvision.models import SwinTransformer
+
+        return SwinTransformer([4, 4], 8, [1, 1], [2, 2], [4, 4], num_classes=3).eval()
+    t = pytest.importorskip("transformers")
+    vit = {
+        "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 32, "image_size": 32, "patch_size": 4,
+    }  # fmt: skip
+    staged = {"hidden_sizes": [8, 16], "depths": [1, 1]}
+    config = {
+        "vit": lambda: t.ViTConfig(**vit),
+        "vit-relu": lambda: t.ViTConfig(**vit, hidden_act="relu"),
+        "convnext": lambda: t.ConvNextConfig(**staged, num_stages=2),
+        "convnext-relu": lambda: t.ConvNextConfig(**staged, num_stages=2, hidden_act="relu"),
+        "swin": lambda: t.SwinConfig(
+            image_size=32, patch_size=2, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4
+        ),
+        "resnet": lambda: t.ResNetConfig(**staged, embedding_size=8, layer_type="basic"),
+    }[name]()
+    config.num_labels, config.initializer_range = 3, 0.3
+    return t.AutoModelForImageClassification.from_config(config).eval()
+
+
+PATCHES = {
+    "vit": "vit.embeddings.patch_embeddings.projection",
+    "vit-relu": "vit.embeddings.patch_embeddings.projection",
+    "convnext": "convnext.embeddings.patch_embeddings",
+    "convnext-relu": "convnext.embeddings.patch_embeddings",
+    "swin": "swin.embeddings.patch_embeddings.projection",
+    "torchvision-swin": "features.0.0",
+    "resnet": "resnet.embedder.embedder.convolution",
+}
+
+
+@pytest.mark.parametrize("name", PATCHES)
+def test_image_networks_of_others_equal_masking_by_hand(name):
+    model, layer = vision(name), PATCHES[name]
+    generator = torch.Generator().manual_seed(0)
+    x, target = torch.randn(2, 3, 32, 32, generator=generator), torch.tensor([0, 2])
+    # Attention, GELU and channels last give no map after a ReLU; nothing is taken in its place.
+    if name == "resnet":
+        layer = mean_baseline(model, x).layer
+        assert layer == "resnet.embedder.embedder.activation"
+    else:
+        with pytest.raises(ValueError, match=rf"calls no ReLU .*name the layer.* {layer}[,\s]?"):
+            mean_baseline(model, x)
+    baseline, variables = mean_baseline(model, x, layer), draw_patches(2, n=3, grid=2)
+    v = masked_outputs(model, x, target, variables, baseline, progress=False)
+    expected = by_hand(model, x, target, variables, baseline)
+    assert expected.std(1).min() > 2e-4
+    torch.testing.assert_close(v, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "name, layer, message",
+    [
+        ("vit", "vit.layers.0.mlp.fc1", r"returns \(1, 65, 32\) for one image; patches need"),
+        ("convnext-relu", "convnext.encoder.stages.0.layers.0.act", r"\(1, 8, 8, 32\)"),
+        ("swin", "swin.embeddings.patch_embeddings", "must return one tensor .* tuple"),
+        ("torchvision-swin", "features.1.0", r"returns \(1, 8, 8, 8\)"),
+    ],
+)
+def test_layers_without_a_map_are_refused_with_those_that_have_one(name, layer, message):
+    model, x = vision(name), torch.randn(1, 3, 32, 32)
+    baseline = Baseline(torch.zeros(()), layer)
+    with pytest.raises(ValueError, match=f"{message}.* name .*: {PATCHES[name]}"):
+        masked_outputs(
+            model, x, torch.tensor([0]), draw_patches(1, n=2, grid=2), baseline, progress=False
+        )
+    # A token classifier has an embedding; a network of images has none.
+    with pytest.raises(ValueError, match="has no word embedding to mask at"):
+        token_baseline(model, 0)
 
 
 def test_checks_do_not_take_progress_for_granted(images, plain, capsys):

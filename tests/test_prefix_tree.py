@@ -47,6 +47,19 @@ CONFIGS = {
         init_std=0.3,
     ),
 }
+# Mixtures of experts, with latent attention in the last.
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+CONFIGS |= {
+    "mixtral": lambda: transformers.MixtralConfig(
+        **GROUPED, num_local_experts=4, num_experts_per_tok=2
+    ),
+    "qwen3-moe": lambda: transformers.Qwen3MoeConfig(**GROUPED, **EXPERTS, num_experts=4),
+    "deepseek-v3": lambda: transformers.DeepseekV3Config(
+        **SIZES, **EXPERTS, n_routed_experts=4, n_group=2, topk_group=1, n_shared_experts=1,
+        kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8,
+        first_k_dense_replace=1,
+    ),
+}  # fmt: skip
 # Words, phrases, the first and the last token, and groups that lie inside one another.
 GROUPS = (((1,), (3, 4, 8), (5,), (13,)), ((7,), (0,), (4, 5), (2,)), ((12,), (2, 5), (4, 7), (6,)))
 VARIABLES = TextVariables(GROUPS)
@@ -254,6 +267,27 @@ def test_bad_prompts(llama, prompts):
         masked_outputs(llama, prompts, TARGET, VARIABLES, Baseline(torch.zeros(31), baseline.layer))
     with pytest.raises(ValueError, match="batch_size = 0"):
         masked_outputs(llama, prompts, TARGET, VARIABLES, baseline, 0)
+
+
+def test_numbers_that_are_not_finite_are_told_with_their_sample(prompts):
+    model = build("llama")
+    baseline = mean_embedding_baseline(model)
+    # The last token of the third prompt, which no other prompt has, is what is broken.
+    ids = [prompt.clamp(max=95) for prompt in prompts]
+    ids[2][-1] = 96
+    handle = model.model.register_forward_hook(
+        lambda module, arguments, options, output: broken(options, output), with_kwargs=True
+    )
+
+    def broken(options, output):
+        output.last_hidden_state[:, -1][options["input_ids"][:, -1] == 96] = torch.inf
+
+    with pytest.raises(FloatingPointError, match=r"sample 2: v is nan in masked state 0"):
+        masked_outputs(model, ids, TARGET, VARIABLES, baseline, progress=False)
+    handle.remove()
+    model.lm_head.weight.data[5] = torch.nan
+    with pytest.raises(FloatingPointError, match=r"sample 0: v is nan with nothing masked"):
+        masked_outputs(model, ids, TARGET, VARIABLES, baseline, progress=False)
 
 
 def test_a_real_model(mirror):

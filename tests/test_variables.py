@@ -154,6 +154,10 @@ def test_too_few_words(wordpiece):
         ValueError, match=r"none of the 1 texts has n = 10 .* richest has 6.*n <= 6"
     ):
         draw_words([SENTENCE], wordpiece)
+    with pytest.raises(ValueError, match="text 1 is None; expected a string. Leave rows"):
+        draw_words([SENTENCE, None], wordpiece, n=3)
+    with pytest.raises(ValueError, match="expected several texts, got one: .The unforgettable"):
+        draw_words(SENTENCE, wordpiece, n=3)
     with pytest.raises(ValueError, match="'english' or a list"):
         draw_words([SENTENCE], wordpiece, stop_words="german")
 
