@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from symgen.drawing import COLOURS, WHISKERS, legend_below, panel_rows
+from symgen.literal import no_math
 
 
 def plot_baseline_spectra(
@@ -45,7 +46,7 @@ def plot_baseline_spectra(
                 about = {"label": label, "order": orders, "sign": sign, "baselines": k}
                 rows.append(pd.DataFrame({**about, "strength": means[k][s]}))
         ax.axhline(0, color="black", lw=0.8)
-        ax.set(title=label, xlabel="order (number of variables)", xticks=orders)
+        ax.set(title=no_math(label), xlabel="order (number of variables)", xticks=orders)
     axes[0, 0].set_ylabel("strength (log odds)")
     richest = max(axes[0], key=lambda ax: len(ax.get_legend_handles_labels()[1]))
     handles, labels = richest.get_legend_handles_labels()
@@ -78,8 +79,10 @@ def plot_baseline_power(table: pd.DataFrame, subsets: pd.DataFrame) -> tuple[Fig
             ax.fill_between(rows["baselines"], *band, color=COLOURS[colour], alpha=0.15, lw=0)
         style = {"color": "black", "ms": 4, "mew": 0.9, "alpha": 0.55, "label": "one choice of k"}
         left.plot(dots["baselines"], dots["power"], "_", **style)
-        left.set(title=label, ylabel="H", ylim=(0, 1))
-        right.set(title=label, ylabel="H minus chance", ylim=(min(0, right.get_ylim()[0]), None))
+        left.set(title=no_math(label), ylabel="H", ylim=(0, 1))
+        right.set(
+            title=no_math(label), ylabel="H minus chance", ylim=(min(0, right.get_ylim()[0]), None)
+        )
         right.axhline(0, color="black", lw=0.8)
     for ax in axes[-1]:
         ax.set(xlabel="number k of baselines", xticks=sorted(table["baselines"].unique()))
@@ -112,7 +115,7 @@ def plot_baseline_gains(table: pd.DataFrame, xlabel: str) -> tuple[Figure, pd.Da
         ax.errorbar(x, rows["above"], errors, label="gain above chance, 95 %", **look)
         ax.axhline(0, color="black", lw=0.8)
         ax.set_xticks(x, rows["step"])
-        ax.set(title=label, xlabel=xlabel)
+        ax.set(title=no_math(label), xlabel=xlabel)
     axes[0, 0].set_ylabel("gain, share of salient strength")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure, table
@@ -138,7 +141,7 @@ def plot_baseline_hits(table: pd.DataFrame, rules: pd.DataFrame) -> tuple[Figure
         left.errorbar(rows["hits"], rows["share"], errors, **WHISKERS)
         dashes = {"colors": COLOURS["chance"], "ls": (0, (2, 1)), "lw": 2, "label": "chance level"}
         left.hlines(rows["chance"], rows["hits"] - 0.42, rows["hits"] + 0.42, **dashes)
-        left.set(title=label, ylabel="share of salient strength", xticks=rows["hits"])
+        left.set(title=no_math(label), ylabel="share of salient strength", xticks=rows["hits"])
         for i, (rule, part) in enumerate(
             rules[rules["label"] == label].groupby("rule", sort=False)
         ):
@@ -148,7 +151,9 @@ def plot_baseline_hits(table: pd.DataFrame, rules: pd.DataFrame) -> tuple[Figure
             look |= {"marker": "os^"[i], "ls": ["-", "--", "-."][i]}
             right.errorbar(x, part["lift"], errors, label=f"transfer to {rule}", **look)
         right.axhline(0, color="black", lw=0.8)
-        right.set(title=label, ylabel="H minus chance", xticks=sorted(set(part["baselines"])))
+        right.set(
+            title=no_math(label), ylabel="H minus chance", xticks=sorted(set(part["baselines"]))
+        )
     axes[-1, 0].set_xlabel("how many baselines share the interaction")
     axes[-1, 1].set_xlabel("number k of baselines")
     legend_below(figure, axes[0], 3)
@@ -186,7 +191,7 @@ def plot_two_spectra(
             rows.append(pd.DataFrame({**about, "total": total, "to_b": to_b, "to_c": to_c}))
         ax.axhline(0, color="black", lw=0.8)
         ax.set(xlabel="order (number of variables)", xticks=orders)
-        ax.set_title(title, size=11)
+        ax.set_title(no_math(title), size=11)
         if limits is not None:
             ax.set_ylim(limits)
     axes[0, 0].set_ylabel("strength (log odds)")
@@ -221,7 +226,7 @@ def plot_agreement(
             look = {"fmt": "os^D"[i % 4], "ms": 6, "capsize": 3, "lw": 1.6}
             look |= {"color": COLOURS[("network", "generalizable")[i % 2]], "label": average}
             ax.errorbar(rows["value"], y, xerr=errors, **look)
-        ax.set(title=label, xlabel="Jaccard similarity", xlim=(-0.03, 1.03))
+        ax.set(title=no_math(label), xlabel="Jaccard similarity", xlim=(-0.03, 1.03))
     axes[0, 0].set_yticks(range(len(names)), names)
     axes[0, 0].invert_yaxis()
     legend_below(figure, axes[0, :1], 2)
@@ -250,7 +255,7 @@ def plot_spectra_and_sets(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             look |= {"ms": 13, "mec": "black", "mew": 1.6}
             ax.plot(mean["sets"], mean["spectra"], **look)
         limits = {"xlim": (-0.03, 1.03), "ylim": (-0.03, 1.03), "aspect": "equal"}
-        ax.set(title=label, xlabel="Jaccard similarity of the sets", **limits)
+        ax.set(title=no_math(label), xlabel="Jaccard similarity of the sets", **limits)
     axes[0, 0].set_ylabel("Jaccard similarity of the spectra")
     legend_below(figure, axes[0, :1], 3)
     return figure, table

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from symgen.drawing import COLOURS, WHISKERS, panels
 from symgen.intervals import interval
+from symgen.literal import no_math
 
 
 def plot_order_tail(
@@ -42,7 +43,7 @@ def plot_order_tail(
             rows.append(pd.DataFrame({"panel": title, "label": label, "above": above, **columns}))
         ax.axhline(limit, color="black", lw=1, ls=(0, (4, 2)))
         ax.annotate(f"{limit:.0%}", (0, limit), xytext=(-2, 3), textcoords="offset points", size=9)
-        ax.set(title=title, yscale="log", ylim=(floor, 1.5), xticks=above)
+        ax.set(title=no_math(title), yscale="log", ylim=(floor, 1.5), xticks=above)
         ax.set(xlabel="M", ylabel="share above order M")
     for ax in axes.flat[len(tails) :]:
         ax.set_axis_off()
@@ -82,7 +83,7 @@ def plot_average_output(
         left.fill_between(m, low, high, color=COLOURS["all"], alpha=0.35, lw=0, zorder=0)
         left.axhline(0, color="black", lw=0.8)
         left.set(xlabel="m, variables present", ylabel="u(m) / largest |u|", xticks=m[::2])
-        left.set(title=title, ylim=(-1.08, 1.08))
+        left.set(title=no_math(title), ylim=(-1.08, 1.08))
         below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
         left.legend(fontsize=9, columnspacing=1, **below)
         falls = u.diff(dim=-1) < 0
@@ -94,7 +95,9 @@ def plot_average_output(
         right.errorbar(m[:-1] + 0.5, found[:, 0], errors, **WHISKERS)
         dashes = {"colors": COLOURS["chance"], "ls": (0, (2, 1)), "lw": 2}
         right.hlines(luck, m[:-1] + 0.1, m[:-1] + 0.9, label="outputs shuffled", **dashes)
-        right.set(xlabel="step from m to m + 1", ylabel="samples", ylim=(0, 1), title=title)
+        right.set(
+            xlabel="step from m to m + 1", ylabel="samples", ylim=(0, 1), title=no_math(title)
+        )
         right.set_xticks(m[:-1] + 0.5, m[:-1])
         right.legend(loc="upper right", fontsize=9)
         columns = {"falls": found[:, 0], "low95": found[:, 1], "high95": found[:, 2]}
@@ -130,7 +133,7 @@ def plot_exponents(
             left.plot(m / n, np.where(curve > 0, curve, np.nan), **look)
         bounds = [(m / n) ** e for e in expected]
         left.fill_between(m / n, *bounds, color=COLOURS["and"], alpha=0.45, lw=0, zorder=3)
-        left.set(xscale="log", yscale="log", ylim=(0.02, 3), title=title)
+        left.set(xscale="log", yscale="log", ylim=(0.02, 3), title=no_math(title))
         left.set_xticks(m / n, [f"{k}/{n}" if k in (1, 2, 3, 5, n) else "" for k in m])
         left.minorticks_off()
         left.set(xlabel="m / n", ylabel="u(m) / u(n)")
@@ -146,7 +149,7 @@ def plot_exponents(
             none, any_ = int((side & p.isnan()).sum()), int((side & (p == 0)).sum())
             labels.append(f"{name} ({int(side.sum())})\nno p: {none}\nany small p: {any_}")
         right.set_xticks([0, 1], labels)
-        right.set(xlim=(-0.5, 1.5), ylim=(0, top), ylabel="smallest p", title=title)
+        right.set(xlim=(-0.5, 1.5), ylim=(0, top), ylabel="smallest p", title=no_math(title))
         right.legend(loc="upper right", fontsize=9)
         frame = {"panel": title, "sample": range(len(p)), "p": p.numpy(), "rises": up.numpy()}
         rows.append(pd.DataFrame(frame))
@@ -206,7 +209,7 @@ def plot_one_average(v: Tensor, title: str = "") -> tuple[Figure, pd.DataFrame]:
         text = "u(n) is not positive:\nnothing to bound from below"
         right.text(0.5, 0.5, text, transform=right.transAxes, ha="center", va="center", size=10)
         right.set_axis_off()
-    figure.suptitle(title, fontsize=12, weight="bold")
+    figure.suptitle(no_math(title), fontsize=12, weight="bold")
     lowest, highest = [g.min() for g in by_size], [g.max() for g in by_size]
     return figure, pd.DataFrame({"m": m, "u": u, "lowest": lowest, "highest": highest})
 
@@ -227,7 +230,7 @@ def plot_growth(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         x = rows["n"] * (1 + 0.006 * i)
         errors = np.abs(rows[["low95", "high95"]].to_numpy().T - rows["count"].to_numpy())
         look = {"color": colour, "marker": "os^D"[i % 4], "ls": ["-", "--", "-.", ":"][i % 4]}
-        ax.errorbar(x, rows["count"], errors, label=label, ms=6, capsize=3, lw=1.5, **look)
+        ax.errorbar(x, rows["count"], errors, label=no_math(label), ms=6, capsize=3, lw=1.5, **look)
     ax.plot(sizes, 2.0 ** (sizes + 1), ":", marker="x", color=COLOURS["chance"], label="$2^{n+1}$")
     ax.set(xscale="log", yscale="log", xlabel="n, number of variables", ylabel="interactions")
     ax.set_xticks(sizes, [str(k) for k in sizes])
@@ -254,7 +257,7 @@ def plot_conditions(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             errors = np.abs(rows[["low95", "high95"]].to_numpy().T - rows["value"].to_numpy())
             look = {"marker": "os^D"[i % 4], "ls": ["-", "--", "-.", ":"][i % 4], "ms": 6}
             look |= {"color": sns.color_palette("colorblind")[i], "capsize": 3, "lw": 1.5}
-            ax.errorbar(x, rows["value"], errors, label=label, **look)
+            ax.errorbar(x, rows["value"], errors, label=no_math(label), **look)
         ax.set_xticks(range(len(rows)), rows["checkpoint"])
         ax.set(title=measure, ylim=(0, None), xlim=(-0.3, len(rows) - 0.6))
         ax.title.set_fontsize(10)

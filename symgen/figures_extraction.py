@@ -15,6 +15,7 @@ from torch import Tensor
 from symgen.drawing import COLOURS, axes_or_new, spread_apart
 from symgen.interactions import Interactions
 from symgen.intervals import interval
+from symgen.literal import no_math
 
 
 def plot_matching(
@@ -62,7 +63,7 @@ def plot_sparsity(
         )
         rank = np.arange(1, size.shape[1] + 1)
         colour = sns.color_palette("colorblind")[i]
-        ax.plot(rank, middle, styles[i % 4], color=colour, label=label)
+        ax.plot(rank, middle, styles[i % 4], color=colour, label=no_math(label))
         ax.fill_between(rank, low, high, color=colour, alpha=0.2, lw=0)
         rows.append(
             pd.DataFrame(
@@ -137,7 +138,7 @@ def plot_interactions(
         )
     signs = table["type"].map({"and": " ∧ ", "or": " ∨ "})
     labels = [m.replace(", ", s) for m, s in zip(table["members"], signs, strict=True)]
-    ax.set_yticks(place, [f"{{{label}}}" for label in labels])
+    ax.set_yticks(place, [f"{{{no_math(label)}}}" for label in labels])
     ax.invert_yaxis()
     ax.axvline(0, color="black", lw=0.8)
     ax.set(xlabel="effect on the output (log odds)", ylabel="")
@@ -201,8 +202,10 @@ def plot_graph(
     for i, label in enumerate(labels):
         turned = 0 if max(map(len, labels)) * inter.n < 90 else 30
         place = {"ha": "center" if not turned else "right", "va": "top", "rotation": turned}
-        ax.text(*bottom[i], label, size=10, bbox=box, zorder=4, rotation_mode="anchor", **place)
-    ax.text(*roof, target, ha="center", va="center", size=11, weight="bold", bbox=box, zorder=4)
+        place |= {"rotation_mode": "anchor", "bbox": box}
+        ax.text(*bottom[i], no_math(label), size=10, zorder=4, **place)
+    style = {"ha": "center", "va": "center", "size": 11, "weight": "bold", "bbox": box}
+    ax.text(*roof, no_math(target), zorder=4, **style)
     ax.set_yticks([*range(1, len(layers) + 1)], [f"order {m}" for m in layers])
     ax.set(xlim=(-0.2, width + 0.2), ylim=(-0.9, roof[1] + 0.4), xticks=[])
     ax.grid(False)
@@ -249,9 +252,9 @@ def plot_baseline_values(
             ax.annotate("undecided", (0, neutral), xycoords=ax.get_yaxis_transform(), **note)
         if ax.get_legend_handles_labels()[0]:
             ax.legend(loc="best", fontsize=9)
-        ax.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names])
+        ax.set_xticks(range(len(names)), [no_math(name).replace(" ", "\n") for name in names])
         ax.set(xlim=(-0.5, len(names) - 0.5))
-        ax.set_title(measure, size=11)
+        ax.set_title(no_math(measure), size=11)
     return figure, pd.DataFrame(
         rows, columns=["measure", "baseline", "mean", "low95", "high95", "chance"]
     )
@@ -282,7 +285,7 @@ def plot_face(
     cross = {"ls": "none", "color": COLOURS["non-generalizable"], "mew": 2}
     ax.plot(shown["vertex"], place, "x", ms=8, label="a vertex", **cross)
     ax.axvline(0, color="black", lw=0.8)
-    ax.set_yticks(place, shown["label"])
+    ax.set_yticks(place, map(no_math, shown["label"]))
     ax.invert_yaxis()
     ax.set(xlabel="effect on the output (log odds)")
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=9, handlelength=1.5)

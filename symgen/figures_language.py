@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 
 from symgen.drawing import COLOURS, WHISKERS, axes_or_new
 from symgen.intervals import interval
+from symgen.literal import no_math
 
 
 def plot_course(
@@ -30,7 +31,7 @@ def plot_course(
         colour = COLOURS["chance" if luck else looks[lines.index(label) % 6]]
         style = ":" if luck else ("-", "--", "-.")[lines.index(label) % 3]
         marker = None if luck else "os^Dvp"[lines.index(label) % 6]
-        ax.plot(x, rows["mean"], style, color=colour, marker=marker, ms=5, label=label)
+        ax.plot(x, rows["mean"], style, color=colour, marker=marker, ms=5, label=no_math(label))
         if "low95" in rows and not luck:
             ax.fill_between(x, rows["low95"], rows["high95"], color=colour, alpha=0.18, lw=0)
     ax.set_xticks(range(len(steps)), [f"{step:,}" for step in steps])

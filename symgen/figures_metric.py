@@ -12,6 +12,7 @@ from symgen.drawing import COLOURS, WHISKERS, panels
 from symgen.figures_transfer import plot_sensitivity, plot_spectrum
 from symgen.generalization import transfer
 from symgen.interactions import SALIENT_SHARE, Interactions
+from symgen.literal import no_math
 
 
 def plot_similarity(
@@ -72,7 +73,7 @@ def plot_similarity(
             getattr(ax, f"set_{axis}ticks")(ticks, [f"{t:g}" for t in ticks])
             getattr(ax, f"set_{axis}lim")(-top, top)
         ax.minorticks_off()
-        ax.set(title=title, xlabel="effect in the target / mean span")
+        ax.set(title=no_math(title), xlabel="effect in the target / mean span")
         ax.set_ylabel("effect in the baseline / mean span")
         rows.append(table)
     for ax in axes.flat[len(pairs) :]:
@@ -101,7 +102,7 @@ def plot_metric_spectra(
     for line, (title, total) in zip(axes, totals.items(), strict=True):
         for ax, metric in zip(line, metrics, strict=True):
             _, table = plot_spectrum(total, kept[title][metric], ax)
-            ax.set_title(f"{title}: {metric}", size=11)
+            ax.set_title(no_math(f"{title}: {metric}"), size=11)
             ax.get_legend().remove()
             tables.append(table.assign(panel=title, metric=metric))
         bounds = np.array([ax.get_ylim() for ax in line])
@@ -147,7 +148,7 @@ def plot_shapes(
                 about = {"panel": title, "label": label, "sign": ("positive", "negative")[k]}
                 rows.append(pd.DataFrame({**about, "order": order, **columns}))
         ax.axhline(0, color="black", lw=0.8)
-        ax.set(title=title, xlabel="order (number of variables)", xticks=order)
+        ax.set(title=no_math(title), xlabel="order (number of variables)", xticks=order)
         ax.set_ylabel("share of its strength")
     for ax in axes.flat[len(spectra) :]:
         ax.set_axis_off()
@@ -183,7 +184,7 @@ def plot_metric_power(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
                 for x in np.flatnonzero(rows["power"].isna()):
                     ax.text(x, 0.02, "none", ha="center", size=9)
         ax.set_xticks(range(len(rows)), rows["orders"], fontsize=9)
-        ax.set(title=title, ylabel="generalization power H", ylim=(0, 1))
+        ax.set(title=no_math(title), ylabel="generalization power H", ylim=(0, 1))
         ax.set(xlabel="orders", xlim=(-0.6, len(rows) - 0.4))
     for ax in axes.flat[len(titles) :]:
         ax.set_axis_off()
@@ -203,7 +204,7 @@ def plot_similarity_cuts(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     for ax, title in zip(axes.flat, titles, strict=False):
         xlabel = "smallest similarity s that counts"
         plot_sensitivity(table[table["panel"] == title], xlabel, ax=ax)
-        ax.set_title(title)
+        ax.set_title(no_math(title))
         ax.get_legend().remove()
     for ax in axes.flat[len(titles) :]:
         ax.set_axis_off()

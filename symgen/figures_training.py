@@ -12,6 +12,7 @@ from torch import Tensor
 
 from symgen.drawing import COLOURS, WHISKERS, axes_or_new, legend_below, mark_phases, panel_rows
 from symgen.dynamics import Phases
+from symgen.literal import no_math
 
 
 def plot_dynamics(table: pd.DataFrame, phases: Phases) -> tuple[Figure, pd.DataFrame]:
@@ -147,7 +148,7 @@ def plot_several_dynamics(
         x = table["epoch"].where(table["epoch"] > 0, left)
         for ax, name in zip(axes[:, 0], names, strict=True):
             line = ["-", "--", "-.", ":"][i % 4]
-            ax.plot(x, table[name], line, ms=5, label=label, **style)
+            ax.plot(x, table[name], line, ms=5, label=no_math(label), **style)
             bounds = [table.get(f"{name}_{side}95", table[name]) for side in ("low", "high")]
             ax.fill_between(x, *bounds, color=style["color"], alpha=0.15, lw=0)
             if name == "power":
@@ -196,7 +197,7 @@ def plot_training(records: Mapping[str, pd.DataFrame]) -> tuple[Figure, pd.DataF
             style = {"color": COLOURS[part], "marker": marker, "ms": 4, "label": label}
             ax.plot(x, table[f"{part}_accuracy"], line, **style)
         ax.set(xscale="log", ylim=(0, 1.03), xlabel="epochs")
-        ax.set_title(title, size=10)
+        ax.set_title(no_math(title), size=10)
     for ax in axes[:, 0]:
         ax.set_ylabel("accuracy")
     legend_below(figure, [axes[0, 0]], columns=2)
@@ -239,7 +240,7 @@ def plot_boundaries(draws: Mapping[str, pd.DataFrame]) -> tuple[Figure, pd.DataF
         ax.set(title=f"$t_{name[1]}$", xlabel="optimizer steps", ylim=(len(draws) - 0.4, -0.75))
         ax.set_xlim(-0.6, len(steps) + 0.6)
         ax.set_xticks(range(len(steps) + 1), [*map(str, steps), "none"])
-    axes[0].set_yticks(range(len(draws)), list(draws))
+    axes[0].set_yticks(range(len(draws)), list(map(no_math, draws)))
     return figure, found
 
 
@@ -262,7 +263,7 @@ def plot_several_removals(
     for (label, table), (left, right) in zip(tables.items(), axes, strict=True):
         plot_removal(table, ax=left)
         left.get_legend().remove()
-        left.set_title(label, size=11)
+        left.set_title(no_math(label), size=11)
         mine = closed[closed["label"] == label].set_index("removed")
         for x, (name, (colour, marker)) in enumerate(kinds.items()):
             row = mine.loc[name]

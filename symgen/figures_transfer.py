@@ -15,6 +15,7 @@ from symgen.drawing import COLOURS, WHISKERS, axes_or_new
 from symgen.generalization import transfer
 from symgen.interactions import SALIENT_SHARE, Interactions
 from symgen.intervals import interval
+from symgen.literal import no_math
 
 
 def plot_spectrum(
@@ -102,7 +103,7 @@ def plot_power(
     for x, row in zip(place, table.itertuples(), strict=True):
         if np.isnan(row.power):
             ax.text(x, 0.02, "no such\ninteractions", ha="center", size=9)
-    ax.set_xticks(place, table["label"])
+    ax.set_xticks(place, map(no_math, table["label"]))
     ax.set(ylabel="generalization power H", ylim=(0, 1))
     ax.legend()
     return ax, table
@@ -171,9 +172,9 @@ def plot_sensitivity(
         colour, marker = sns.color_palette("colorblind")[i], "os^D"[i % 4]
         x = rows["setting"].where(rows["setting"] > 0, left)
         style = {"color": colour, "marker": marker}
-        ax.plot(x, rows["power"], ms=5, label=label, **style)
+        ax.plot(x, rows["power"], ms=5, label=no_math(label), **style)
         ax.fill_between(x, rows["low95"], rows["high95"], color=colour, alpha=0.15, lw=0)
-        ax.plot(x, rows["chance"], ":", ms=3, label=f"chance, {label}", **style)
+        ax.plot(x, rows["chance"], ":", ms=3, label=no_math(f"chance, {label}"), **style)
     if default is not None:
         ax.axvline(default or left, color="black", lw=1, ls=(0, (4, 2)))
     ax.set(xscale="log", xlabel=xlabel, ylabel="generalization power H", ylim=(0, 1))
@@ -218,7 +219,7 @@ def plot_low_high(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     ax.plot([], [], "|", color=COLOURS["chance"], ms=11, mew=2.5, label="chance level")
     for y in range(1, len(settings)):
         ax.axhline(y - 0.5, color=COLOURS["all"], lw=0.8)
-    ax.set_yticks(range(len(settings)), [s.replace(" on ", "\non ") for s in settings])
+    ax.set_yticks(range(len(settings)), [no_math(s).replace(" on ", "\non ") for s in settings])
     ax.set(xlabel="generalization power H", xlim=(-0.02, 1.02), ylim=(len(settings) - 0.5, -0.5))
     ax.grid(False, axis="y")
     ax.text(1.02, 1.01, "samples", size=8.5, transform=ax.transAxes)

@@ -56,6 +56,7 @@ from symgen.figures_transfer import (
     plot_spectrum,
     plot_transfer,
 )
+from symgen.literal import no_math, plain
 from symgen.verdicts import benchmark_table, claims_table, plot_price, plot_verdicts
 
 __all__ = [
@@ -63,6 +64,8 @@ __all__ = [
     "WHISKERS",
     "benchmark_table",
     "claims_table",
+    "no_math",
+    "plain",
     "plot_agreement",
     "plot_average_output",
     "plot_baseline_gains",

@@ -35,7 +35,7 @@ PARAMETER_TYPES = (bool, int, float, str, list, tuple, dict, type(None))
 #: What can become of a claim of the paper.
 VERDICTS = ("shown", "partly", "not shown", "not tested")
 # What runs the chapters and builds the site does not touch their numbers.
-NOT_RESULTS = {"cli", "editions", "runs", "site"}
+NOT_RESULTS = {"cli", "editions", "inert", "runs", "site"}
 
 
 class DamagedFileWarning(UserWarning):

@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from symgen.literal import no_math
 from symgen.provenance import VERDICTS
 
 SIGNS = dict(zip(VERDICTS, ("+", "(+)", "-", "?"), strict=True))
@@ -46,7 +47,7 @@ def plot_verdicts(table: pd.DataFrame) -> tuple[Axes, pd.DataFrame]:
     for verdict in VERDICTS:
         ax.plot([], [], "s", ms=9, color=FACES[verdict], label=f"{SIGNS[verdict]}  {verdict}")
     ax.set(xlim=(0, max(1, wide.shape[1])), ylim=(len(wide), 0))
-    short = [w if len(w) < 70 else w[:67] + "..." for w in words.loc[wide.index]]
+    short = [no_math(w if len(w) < 70 else w[:67] + "...") for w in words.loc[wide.index]]
     ax.set_yticks(np.arange(len(wide)) + 0.5, short, size=8.5)
     ax.xaxis.tick_top()
     ax.set_xticks(np.arange(wide.shape[1]) + 0.5, np.arange(wide.shape[1]) + 1, size=8.5)
@@ -84,7 +85,8 @@ def claims_table(table: pd.DataFrame) -> Page:
         first = rows.iloc[0]
         says = f"{html.escape(first.statement)} <small>({html.escape(first.place)})</small>"
         paper = html.escape(str(first.paper_value))
-        link = f'<a href="{first.chapter}.html">{first.chapter}</a>'
+        chapter = html.escape(str(first.chapter))
+        link = f'<a href="{chapter}.html">{chapter}</a>'
         lines.append(
             f'<tr><th colspan="4">{says}<br><small>Paper: {paper} &middot; {link}</small></th></tr>'
         )
@@ -99,7 +101,7 @@ def claims_table(table: pd.DataFrame) -> Page:
             value += f" {row.unit}" if value and str(row.unit) != "1" else ""
             count = "" if pd.isna(row.samples) else f"{row.samples:.0f} samples"
             lines.append(
-                f"<tr><td>{row.preset}: {html.escape(str(row.setting))}</td>"
+                f"<tr><td>{html.escape(str(row.preset))}: {html.escape(str(row.setting))}</td>"
                 f"<td>{html.escape(str(row.measure))}</td><td>{html.escape(value)}<br>"
                 f"<small>{count}</small></td>"
                 f'<td style="background:{FACES[row.verdict]};color:black">{row.verdict}</td></tr>'
@@ -121,7 +123,7 @@ def benchmark_table(rows: pd.DataFrame) -> Page:
         wanted = wanted if pd.isna(row.limit) else f"at most {row.limit:g}"
         met = {True: "yes", False: "<b>no</b>"}.get(row.met, "")
         texts = (html.escape(row.what), html.escape(row.against), _number(row.ours))
-        texts += (_number(row.theirs), row.unit, _number(row.ratio), wanted, met)
+        texts += (_number(row.theirs), html.escape(str(row.unit)), _number(row.ratio), wanted, met)
         lines.append("<tr>" + "".join(f"<td>{text}</td>" for text in texts) + "</tr>")
     return Page("\n".join([*lines, "</table>"]))
 

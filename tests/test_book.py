@@ -1,17 +1,27 @@
 """The site: built strictly, and looked at in a real browser that is cut off from the network."""
 
+import base64
+import hashlib
 import inspect
+import io
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import threading
 from pathlib import Path
 
+import filelock
+import nbformat
 import pytest
 import yaml
-from conftest import ROOT
+from conftest import ROOT, small_chapter
 
 import symgen
-from symgen import site
+from symgen import editions, site
+from symgen.editions import WIDGET_STATE, WIDGET_VIEW
+from symgen.provenance import Provenance
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
@@ -120,6 +130,67 @@ def test_without_npm_the_site_falls_back_to_the_network(tmp_path, monkeypatch, c
     told = capsys.readouterr().err
     assert "mathjax@3.2.2" in told
     assert "network connection" in told
+
+
+def archive_of(folder, members):
+    """An archive as npm makes them, of names to bytes or to ready members, and its checksum."""
+    path = folder / "forged-1.0.0.tgz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            member = content if isinstance(content, tarfile.TarInfo) else tarfile.TarInfo(name)
+            data = content if isinstance(content, bytes) else b""
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    digest = hashlib.sha512(path.read_bytes()).digest()
+    return path, "sha512-" + base64.b64encode(digest).decode()
+
+
+def link(name, target, kind=tarfile.SYMTYPE):
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, target
+    return member
+
+
+def test_a_package_with_another_checksum_is_not_unpacked(tmp_path):
+    path, checksum = archive_of(tmp_path, {"package/a.js": b"good"})
+    assert (site._unpack(path, "forged@1", checksum) / "package/a.js").read_bytes() == b"good"
+    shutil.rmtree(path.with_suffix(""))
+    path, _ = archive_of(tmp_path, {"package/a.js": b"evil"})
+    with pytest.raises(site.BookError, match=r"(?s)forged@1.*expected was sha512-.*not unpacked"):
+        site._unpack(path, "forged@1", checksum)
+    assert not path.with_suffix("").exists()
+
+
+@pytest.mark.parametrize("filters", [True, False])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"/outside.js": b"x"},
+        {"package/../../outside.js": b"x"},
+        {"package\\..\\..\\outside.js": b"x"},
+        {"C:outside.js": b"x"},
+        {"package/b": link("package/b", "../..")},
+        {"package/b": link("package/b", "package/a.js", tarfile.LNKTYPE)},
+        {"package/b": link("package/b", "", tarfile.FIFOTYPE)},
+        {"package/b": link("package/b", "", tarfile.CHRTYPE)},
+    ],
+)
+def test_a_package_that_leads_elsewhere_is_not_unpacked(tmp_path, monkeypatch, bad, filters):
+    if not filters:  # as in the first releases of Python 3.11
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    path, checksum = archive_of(tmp_path, {"package/a.js": b"x", **bad})
+    with pytest.raises(site.BookError, match="no plain file inside it; nothing was unpacked"):
+        site._unpack(path, "forged@1", checksum)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_npm_fetches_is_checked(tmp_path, monkeypatch):
+    path, _ = archive_of(tmp_path, {"package/es5/a.js": b"evil"})
+    fake = f"import shutil; print(shutil.copy({str(path)!r}, '.'))"
+    monkeypatch.setattr(site, "_npm", lambda: [sys.executable, "-c", fake])
+    with pytest.raises(site.BookError, match=r"mathjax@3.2.2.*checksum"):
+        site.fetch_scripts(tmp_path / "vendor")
+    assert not (tmp_path / "vendor" / "site").exists()
 
 
 def test_the_settings_work_without_symgen(book, tmp_path):
@@ -231,3 +302,292 @@ def test_moving_a_control_changes_what_is_shown(visit, page):
         lists.nth(number).select_option(index=0 if chosen else 1)
         tab.wait_for_timeout(300)
         assert tab.evaluate(SHOWN) != before
+
+
+def executed(name, outputs=(), parameters=None, work="1 + 1"):
+    """A small chapter as a run leaves it, with these outputs in its third code cell."""
+    notebook = small_chapter(name, work=work)
+    notebook.cells[3].outputs = list(outputs)
+    about = {"preset": "quick", "parameters": parameters or {}, "seconds": 1.0, "memory": {}}
+    notebook.metadata["symgen"] = {**about, "fingerprint": "0" * 16, "schema": 1}
+    return notebook
+
+
+def shown(kind="text/plain", value="", **more):
+    return nbformat.v4.new_output("display_data", {kind: value, **more})
+
+
+@pytest.fixture
+def small(tmp_path, book) -> Path:
+    """A book of one page of text, to which a test adds chapters with `add`."""
+    folder = tmp_path / "small"
+    (folder / "chapters").mkdir(parents=True)
+    for name in ("_config.yml", "references.bib"):
+        shutil.copyfile(book / name, folder / name)
+    shutil.copytree(book / "_static", folder / "_static")
+    if (book / "_build" / "vendor").exists():
+        (folder / "_build").mkdir()
+        (folder / "_build" / "vendor").symlink_to(book / "_build" / "vendor")
+    (folder / "chapters" / "index.md").write_text("# A book\n\nIts text.\n")
+    return folder
+
+
+def add(folder, *notebooks):
+    names = []
+    for notebook in notebooks:
+        names.append(notebook.cells[0].source.split()[3])
+        nbformat.write(notebook, folder / "chapters" / f"{names[-1]}.ipynb")
+    files = [{"file": f"chapters/{name}"} for name in names]
+    contents = {"format": "jb-book", "root": "chapters/index", "chapters": files}
+    (folder / "_toc.yml").write_text(yaml.safe_dump(contents))
+
+
+RUN = "window.ran = true"
+LIVE = [
+    f"<script>{RUN}</script>",
+    f"</SCRIPT><script>{RUN}</script>",
+    f"<svg onload='{RUN}'></svg>",
+    f"<img src='nothing.png' onerror='{RUN}'>",
+    f"<a href='javascript:{RUN}'>click</a>",
+    f"<a href='  jAva&#09;script:{RUN}'>click</a>",
+    f"<details open ontoggle='{RUN}'><summary>s</summary></details>",
+    f"<iframe srcdoc='<script>parent.{RUN}</script>'></iframe>",
+    f"<form action='javascript:{RUN}'><button>click</button></form>",
+    f"<b onmouseover='{RUN}'>b</b>",
+    f"<math><mtext href='javascript:{RUN}'>click</mtext></math>",
+    f"<p style='background:url(javascript:{RUN})'>p</p>",
+    f"$\\href{{javascript:{RUN}}}{{click}}$",
+    "$\\class{trap}{x} \\style{position:fixed}{y} \\cssId{trap}{z}$",
+    f"$$\\href{{javascript:{RUN}}}{{click}}$$",
+    f"[click](javascript:{RUN})",
+    f"`{RUN}`{{=html}}",
+    "{{ cycler.__init__.__globals__.os.system('touch RAN') }}",
+    "{{ env.app.outdir }} {% include 'SECRET' %}",
+    "{download}`SECRET`",
+    "{include}`SECRET`",
+    f"{{raw}}`<script>{RUN}</script>` {{eval-rst}}`x` {{nobody}}`x` {{doc}}`no-page`",
+    "![picture](SECRET)",
+    "```{include} SECRET\n```",
+    f"```{{raw}} html\n<script>{RUN}</script>\n```",
+    "```{literalinclude} SECRET\n```",
+    ":::{nobody}\nx\n:::",
+    # Harmless, and a fault to a strict builder all the same.
+    "# a_b* [c](d) [e][f] <b>g | h & i ~ `j\n## k\n$l\n% m\n(n)=\n[^o] {p}`q`",
+]
+LIVE_SVG = """<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"
+xmlns:xlink="http://www.w3.org/1999/xlink" width="90" height="90" onload="RUN"><script>RUN</script>
+<a xlink:href="javascript:RUN"><rect width="90" height="90" onclick="RUN"/></a>
+<foreignObject width="9" height="9"><body xmlns="http://www.w3.org/1999/xhtml" onload="RUN"/>
+</foreignObject><circle cx="40" cy="40" r="20" style="fill:url(https://example.com/x)"/></svg>"""
+LIVE_SVG = LIVE_SVG.replace("RUN", RUN)
+
+
+def hostile(name, secret):
+    """A chapter whose data hold all that must not come to life on a page."""
+    text = [x.replace("SECRET", secret) for x in LIVE]
+    outputs = [shown("text/markdown", x) for x in text]
+    outputs += [shown("text/html", f"<table><tr><td>{x}</td></tr></table>") for x in text]
+    outputs += [shown("text/latex", text[12]), shown("application/javascript", RUN)]
+    outputs += [shown("image/svg+xml", LIVE_SVG), shown("image/png", "bm90IGEgcGljdHVyZQ==")]
+    outputs += [shown("text/plain", "\n".join(text)), shown("image/svg+xml", "<svg")]
+    outputs.append(nbformat.v4.new_output("stream", name="stdout", text="\n".join(text)))
+    controls, base = "@jupyter-widgets/controls", "@jupyter-widgets/base"
+    layout = {"model_module": base, "model_module_version": "2.0.0", "model_name": "LayoutModel"}
+    state = {"a" * 32: {**layout, "state": {}}}
+    for number, x in enumerate([*text, LIVE_SVG[LIVE_SVG.index("<svg") :]]):
+        about = {"model_module": controls, "model_module_version": "2.0.0"}
+        for kind in ("HTML", "Label"):
+            key = f"{number:031d}{kind[0].replace('H', '1').replace('L', '2')}"
+            values = {
+                "value": x, "description": x, "description_allow_html": True, "tooltip": x,
+                "layout": f"IPY_MODEL_{'a' * 32}", "_view_name": f"{kind}View",
+                "_view_module": controls, "_model_name": f"{kind}Model", "_model_module": controls,
+            }  # fmt: skip
+            state[key] = {**about, "model_name": f"{kind}Model", "state": values}
+            view = {"version_major": 2, "version_minor": 0, "model_id": key}
+            outputs.append(shown(WIDGET_VIEW, view, **{"text/plain": x}))
+    notebook = executed(name, outputs, {f"p{i}": x for i, x in enumerate(text)})
+    about = {"version_major": 2, "version_minor": 0, "state": state}
+    notebook.metadata["widgets"] = {WIDGET_STATE: about}
+    source = "\n".join(f"p{i} = {x!r}" for i, x in enumerate(text))
+    injected = nbformat.v4.new_code_cell(source, metadata={"tags": ["injected-parameters"]})
+    notebook.cells.insert(2, injected)
+    return notebook
+
+
+CLICK = """() => {
+    const all = [...document.querySelectorAll('article *')];
+    for (const e of all) {
+        const link = e.getAttribute('href') || e.getAttribute('xlink:href') || '';
+        if (!/script:/i.test(link)) e.addEventListener('click', x => x.preventDefault());
+        for (const kind of ['mouseover', 'click'])
+            e.dispatchEvent(new MouseEvent(kind, {bubbles: true, cancelable: true}));
+        if (e.tagName === 'FORM') e.submit();
+    }
+    return all.length;
+}"""
+
+
+def test_text_of_data_is_inert_on_every_page(small, browser, tmp_path):
+    (tmp_path / "secret.txt").write_text("the secret of this machine")
+    secret = "../../../../secret.txt"
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    add(small, hostile("a_hostile", secret), executed("b_failed", [shown(value="fine")]))
+    failed = hostile("b_failed", secret)
+    error = {"ename": "".join(LIVE), "evalue": "\n".join(LIVE), "traceback": LIVE}
+    failed.cells[-2].outputs = [nbformat.v4.new_output("error", **error)]
+    nbformat.write(failed, folder / "b_failed.failed.ipynb")
+    built = site.build(small, folder=folder).parent.parent
+    assert not [p for p in (*small.rglob("RAN"), Path("RAN")) if p.exists()]
+    assert not (built / "_downloads").exists()
+    for file in built.rglob("*"):
+        if file.is_file() and file.suffix != ".ipynb":
+            assert b"the secret of" not in file.read_bytes(), file
+    pages = [*(built / "chapters").glob("*.html"), *(built / "_images").glob("*.svg")]
+    assert len(pages) >= 4
+    context = browser.new_context()
+    context.add_init_script("window.open = () => null")
+    context.route("http*://**", lambda route: route.abort())
+    asked = []
+    context.on("request", lambda r: asked.append(r.url) if r.url.startswith("http") else None)
+    for page in pages:
+        tab = context.new_page()
+        tab.goto(page.as_uri())
+        tab.wait_for_load_state("load")
+        if page.stem == "a_hostile":
+            tab.locator(".widget-label").first.wait_for(state="attached", timeout=30_000)
+            tab.locator("article .math mjx-container").first.wait_for(state="attached")
+            tab.wait_for_timeout(1000)
+            # The data are there, as text.
+            assert tab.locator("article table").count() >= len(LIVE)
+            assert "{download}" in tab.locator("article").inner_text()
+            assert tab.locator("mjx-container .trap, #trap").count() == 0
+        tab.evaluate(CLICK) if page.suffix == ".html" else tab.locator("svg").click()
+        tab.wait_for_timeout(300)
+        assert tab.evaluate("window.ran === undefined"), page.name
+        assert tab.url == page.as_uri()
+        assert tab.locator("article [href^='javascript' i], article iframe").count() == 0
+        tab.close()
+    context.close()
+    assert not [url for url in asked if "example.com" in url]
+
+
+@pytest.fixture
+def quickly(small, monkeypatch):
+    """The small book with one chapter, and a builder that only copies; its calls are counted."""
+    calls = []
+
+    def copy(stage, output):
+        calls.append(output)
+        for page in (stage / "chapters").iterdir():
+            target = output / "_build" / "html" / "chapters" / f"{page.stem}.html"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(page.read_text())
+
+    monkeypatch.setattr(site, "_sphinx", copy)
+    add(small, executed("a_whole", [shown(value="stored")]))
+    return calls
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda page: page.write_text("")])
+def test_a_page_that_is_gone_is_built_again(small, quickly, change):
+    first = site.build(small)
+    site.build(small)
+    assert len(quickly) == 1
+    change(first.parent / "a_whole.html")
+    site.build(small)
+    assert len(quickly) == 2
+    assert "stored" in (first.parent / "a_whole.html").read_text()
+
+
+def test_what_a_killed_build_has_left_is_swept(small, quickly):
+    left = small / "_build" / "site-killed" / "_build"
+    left.mkdir(parents=True)
+    site.build(small)
+    assert not left.parent.exists()
+    assert {p.name for p in (small / "_build").glob("site-*")} == {"site-src"}
+
+
+def test_a_second_build_waits_for_the_first(small, quickly, capsys):
+    (small / "_build").mkdir(exist_ok=True)
+    second = threading.Thread(target=site.build, args=(small,))
+    with filelock.FileLock(small / "_build" / ".site.lock"):
+        second.start()
+        while "Waiting for another build" not in capsys.readouterr().out:
+            assert second.is_alive()
+        assert not quickly
+    second.join(60)
+    assert len(quickly) == 1
+
+
+def test_the_header_and_the_footer_of_a_page_say_the_same(small, quickly):
+    record = {
+        "preset": "quick", "parameters": {"dataset": "digits"}, "device": "a CPU", "seconds": 12.34,
+        "memory": {}, "versions": {}, "code": "c0de" * 4, "inputs": {},
+    }  # fmt: skip
+    output = nbformat.v4.new_output("display_data", Provenance(record)._repr_mimebundle_())
+    add(small, executed("a_whole", [output]))
+    page = (site.build(small).parent / "a_whole.html").read_text()
+    footer = re.search(r"wall time</th><td>(.+?)<.*code fingerprint</th><td>(.+?)<", page)
+    assert footer.groups() == ("12.3 s", "c0de" * 4)
+    header = re.search(r'<p class=\\"edition\\">.*?</p>', page)[0]
+    assert " · 12.3 s · code fingerprint c0dec0dec0dec0de" in header
+
+
+def failed_run(folder, name):
+    notebook = executed(name, work="the_line = that_fails()")
+    about = {"ename": "ValueError", "evalue": "no <b>such</b> thing", "traceback": []}
+    notebook.cells[3].outputs = [nbformat.v4.new_output("error", **about)]
+    notebook.cells[3].execution_count = 3
+    del notebook.metadata["symgen"]
+    folder.mkdir(exist_ok=True)
+    nbformat.write(notebook, folder / f"{name}.failed.ipynb")
+
+
+def test_a_failed_chapter_shows_what_is_stored_and_says_what_failed(small, browser, tmp_path):
+    folder = tmp_path / "runs"
+    add(small, *(executed(x, [shown(value="stored")]) for x in ("a_whole", "b_failed")))
+    failed_run(folder, "b_failed")
+    nbformat.write(executed("a_whole", [shown(value="new")]), folder / "a_whole.ipynb")
+    built = site.build(small, folder=folder).parent
+    tab = browser.new_page()
+    tab.goto((built / "b_failed.html").as_uri())
+    said = tab.locator("article p.failed").inner_text()
+    for part in (
+        "The last run of this chapter failed in cell [3]",
+        "the_line = that_fails()",
+        "ValueError: no <b>such</b> thing",
+        "stored ones, of an earlier run",
+    ):
+        assert part in said
+    assert "stored" in tab.locator("article .cell_output").first.inner_text()
+    tab.goto((built / "a_whole.html").as_uri())
+    assert tab.locator("p.failed").count() == 0
+    assert "new" in tab.locator("article .cell_output").first.inner_text()
+    tab.close()
+
+
+def test_beside_a_failed_run_an_earlier_one_counts_if_it_is_current(small, quickly, tmp_path):
+    folder = tmp_path / "runs"
+    failed_run(folder, "a_whole")
+    earlier = executed("a_whole", [shown(value="of an earlier day")])
+    about = editions.identity(earlier, "quick", {})
+    earlier.metadata["symgen"] = {**about, "seconds": 1.0, "memory": {}}
+    nbformat.write(earlier, folder / "a_whole.ipynb")
+    page = (site.build(small, folder=folder).parent / "a_whole.html").read_text()
+    assert "of an earlier day" in page
+    assert "last run of this chapter failed" in page
+    add(small, executed("a_whole", [shown(value="in store")], work="2 + 2"))
+    page = (site.build(small, folder=folder).parent / "a_whole.html").read_text()
+    assert "of an earlier day" not in page
+    assert "in store" in page
+    assert "last run of this chapter failed" in page
+
+
+@pytest.mark.parametrize("left", ["", "{}", '{"cells": [{"cell_type": "code"'])
+def test_half_a_failed_run_costs_no_site(small, quickly, tmp_path, left):
+    (tmp_path / "a_whole.failed.ipynb").write_text(left)
+    page = (site.build(small, folder=tmp_path).parent / "a_whole.html").read_text()
+    assert "failed</b> without an error in a cell" in page
+    assert "stored" in page

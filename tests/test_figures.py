@@ -1,11 +1,18 @@
 """Figures of the chapters on extraction and on order draw the numbers that they are given."""
 
+import html
+import io
+import re
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+import symgen
 from symgen import plots
 from symgen.intervals import interval
 
@@ -90,3 +97,70 @@ def test_training_is_drawn_with_the_untrained_network_left_of_the_first_step():
     assert test.get_ydata().tolist() == [0.1, 0.4, 0.7]
     assert drawn.groupby("network").size().tolist() == [3, 3, 3]
     assert "test_loss" not in drawn
+
+
+FORMULA = r"$\foo_$ a_b"
+
+
+def shown_by(figure):
+    """Draw for good, which is when matplotlib reads formulas, and return all that is written."""
+    text = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(plt.rcParams, "svg.fonttype", "none")
+        figure.savefig(text, format="svg")
+    return text.getvalue()
+
+
+def test_names_from_data_are_drawn_as_they_are():
+    names = [FORMULA, "$$", r"\frac{$x$"]
+    inter = symgen.sparsify(torch.randn(8, generator=torch.Generator().manual_seed(0)).double())
+    rows = {"low": 0.1, "high": 1.0, "centre": 0.5, "vertex": 1.0}
+    table = pd.DataFrame([{"label": FORMULA, **rows}])
+    course = pd.DataFrame({"step": [0, 1], "label": FORMULA, "mean": [0.1, 0.2]})
+    records = pd.DataFrame(
+        {"step": [0, 3], "epoch": [0.0, 0.3], "train_accuracy": 0.5, "test_accuracy": 0.5}
+    )
+    drawn = [
+        plots.plot_interactions(inter, names)[0],
+        plots.plot_graph(inter, names, target=FORMULA)[0],
+        plots.plot_sparsity({FORMULA: inter})[0],
+        plots.plot_face(table, tau=0.1)[0],
+        plots.plot_course(course, "loss")[0],
+        plots.plot_power({FORMULA: torch.ones(3)}, {FORMULA: torch.ones(3) / 2})[0],
+        plots.plot_one_average(inter.predict(), FORMULA)[0],
+        plots.plot_training({FORMULA: records})[0],
+    ]
+    for item in drawn:
+        assert r"$\foo_$" in shown_by(getattr(item, "figure", None) or item)
+
+
+def test_a_legend_has_names_that_begin_with_an_underscore():
+    course = pd.DataFrame({"step": [0, 1], "label": "_private", "mean": [0.1, 0.2]})
+    ax, _ = plots.plot_course(course, "loss")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [" _private"]
+
+
+def test_tables_show_text_of_data_as_text():
+    bad = "<script>x</script>"
+    row = {
+        "claim": bad, "place": bad, "statement": bad, "paper_value": bad, "chapter": bad,
+        "preset": bad, "setting": bad, "measure": bad, "value": 1.0, "low95": np.nan,
+        "high95": np.nan, "unit": bad, "samples": 2, "verdict": "shown",
+    }  # fmt: skip
+    text = plots.claims_table(pd.DataFrame([row, {**row, "preset": np.nan}])).text
+    row = {
+        "what": bad, "against": bad, "ours": 1.0, "theirs": 2.0, "unit": bad, "ratio": 0.5,
+        "must": np.nan, "limit": np.nan, "met": True,
+    }  # fmt: skip
+    text += plots.benchmark_table(pd.DataFrame([row])).text
+    assert "<script" not in text
+    assert text.count("&lt;script") >= 8
+
+
+@given(st.text())
+def test_plain_text_is_markdown_and_html_of_itself(text):
+    wanted = "".join(filter(str.isprintable, re.sub(r"\s+", " ", text)))
+    found = plots.plain(f"x{text}x")
+    assert "\n" not in found
+    assert html.unescape(found) == f"x{wanted}x"
+    assert not re.search(r"[^\w &#;]|_", found)

@@ -1,0 +1,159 @@
+"""What outputs are turned into: text stays text, formatting and formulas stay what they are."""
+
+import base64
+import io
+import xml.etree.ElementTree as ET
+
+import matplotlib.pyplot as plt
+import nbformat
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from symgen import plots
+from symgen.editions import WIDGET_STATE, WIDGET_VIEW
+from symgen.inert import NOTHING, clean_html, clean_svg, inert
+
+
+def bundle(**data):
+    """What is left of one output, its kinds written with underscores."""
+    data = {kind.replace("_", "/", 1): value for kind, value in data.items()}
+    output = nbformat.v4.new_output("display_data", data, metadata={"image/png": {"width": 9}})
+    cell = nbformat.v4.new_code_cell("1", outputs=[output])
+    notebook = inert(nbformat.v4.new_notebook(cells=[cell]))
+    assert not notebook.cells[0].outputs[0].metadata
+    return notebook.cells[0].outputs[0].data
+
+
+@pytest.mark.parametrize(
+    ("markdown", "wanted"),
+    [
+        ("a **b** *c* `d`", "<p>a <strong>b</strong> <em>c</em> <code>d</code></p>\n"),
+        ("$x < 1$", '<p><span class="math inline">\\(x &lt; 1\\)</span></p>\n'),
+        ("$$\ny\n$$", '<div class="math block">\n\\[y\\]\n</div>\n'),
+        ("- a\n- b", "<ul>\n<li>a</li>\n<li>b</li>\n</ul>\n"),
+        ("<strong>a</strong><sub>0</sub>", "<p><strong>a</strong><sub>0</sub></p>\n"),
+        ("[a](networks.html)", '<p><a href="networks.html">a</a></p>\n'),
+        ("[a](javascript:b)", "<p>[a](javascript:b)</p>\n"),
+        ("![a](b.png)", "<p></p>\n"),
+        ("{{ a }} {b}`c`", "<p>{{ a }} {b}<code>c</code></p>\n"),
+        ("```{include} a\n```", "<pre><code></code></pre>\n"),
+        ("a<script>b</script>c", "<p>ac</p>\n"),
+    ],
+)
+def test_markdown_keeps_its_formatting_and_its_formulas(markdown, wanted):
+    assert bundle(text_markdown=markdown) == {"text/plain": NOTHING, "text/html": wanted}
+
+
+@given(st.text())
+def test_plain_text_of_data_is_shown_as_it_is(text):
+    found = bundle(text_markdown=f"*{plots.plain(f'x{text}x')}*")["text/html"]
+    shown = "".join(ET.fromstring(f"<a>{found.replace('&nbsp;', '&#160;')}</a>").itertext()).strip()
+    seen = "".join(filter(str.isprintable, " ".join(f"x{text}x".split())))
+    assert shown.split() == seen.split()
+    assert found.count("<") == 4  # of the paragraph and the emphasis
+
+
+def test_tables_keep_their_form():
+    table = '<table class="claims x"><tr><th colspan="4">a<br><small>b</small></th></tr>'
+    cell = '<tr><td style="background:#A6DBC9;color:black" onclick="c" id="d">e</td></tr>'
+    kept = clean_html(f"{table}{cell}</table>")
+    assert kept == (
+        '<table class="claims"><tbody><tr><th colspan="4">a<br><small>b</small></th></tr>'
+        '<tr><td style="background:#A6DBC9;color:black">e</td></tr></tbody></table>'
+    )
+
+
+@pytest.mark.parametrize("style", ["background:url(a)", "position:fixed", "color:\\75rl(a)"])
+def test_styles_load_and_move_nothing(style):
+    assert clean_html(f'<table><tr><td style="{style}">').find(style.split(":")[1]) < 0
+
+
+def test_figures_stay_what_they_are():
+    figure, (left, right) = plt.subplots(1, 2)
+    left.imshow(np.eye(3))
+    left.set(title="a < b & c", xlabel="$x^2$")
+    right.bar([1, 2], [3, 4], hatch="//", label="d")
+    right.fill_between([1, 2], [1, 2], alpha=0.5)
+    right.legend()
+    text = io.StringIO()
+    figure.savefig(text, format="svg")
+    plt.close(figure)
+    before, after = (ET.fromstring(x) for x in (text.getvalue(), clean_svg(text.getvalue())))
+    before.remove(before[0])  # who has drawn it, and when
+    assert len(list(before.iter())) > 100
+    for old, new in zip(before.iter(), after.iter(), strict=True):
+        assert (old.tag, old.attrib, old.text) == (new.tag, new.attrib, new.text)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "<script>a</script>",
+        "<foreignObject><b/></foreignObject>",
+        '<a href="https://a"><rect/></a>',
+        '<use href="other.svg#a"/>',
+        '<image xlink:href="https://a/b.png"/>',
+        '<image href="data:image/svg+xml;base64,PHN2Zy8+"/>',
+        '<rect onload="a"/>',
+        '<rect ONclick="a"/>',
+        '<rect style="fill:url( https://a )"/>',
+        '<rect fill="u\\72l(a)"/>',
+        "<style>@import 'a';</style>",
+        '<animate attributeName="href" to="javascript:a"/>',
+        '<set attributeName="onload" to="a"/>',
+        "<x:script xmlns:x='http://www.w3.org/1999/xhtml'>a</x:script>",
+    ],
+)
+def test_drawings_hold_nothing_live(bad):
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    found = clean_svg(f"<svg {names}>{bad}<g/></svg>")
+    assert found.endswith("<g /></svg>")
+    values = [v for e in ET.fromstring(found).iter() for v in (*e.attrib.values(), e.text or "")]
+    assert not any(values)
+
+
+@pytest.mark.parametrize("text", ["", "<svg", "<html/>", "<svg/>", "&a;", "a\x00"])
+def test_what_is_no_drawing_is_left_out(text):
+    assert bundle(**{"image_svg+xml": text, "text_plain": "a figure"}) == {"text/plain": "a figure"}
+
+
+def test_pictures_are_pictures_and_other_kinds_are_left_out():
+    picture = base64.b64encode(b"x").decode()
+    assert bundle(image_png=picture) == {"text/plain": NOTHING, "image/png": picture}
+    for kind in ("image_png", "text_latex", "application_javascript", "application_json"):
+        assert bundle(**{kind: "x"}) == {"text/plain": NOTHING}
+
+
+def test_widgets_carry_text_as_text():
+    def model(name, module="@jupyter-widgets/controls", **state):
+        return {"model_name": name, "model_module": module, "state": state}
+
+    svg = '<svg xmlns="http://www.w3.org/2000/svg"><script>a</script><g /></svg>'
+    state = {
+        "a": model("HTMLModel", value="<b>x</b><script>y</script>"),
+        "b": model("HTMLModel", value=svg, children=["IPY_MODEL_a"]),
+        "c": model("SelectionSliderModel", description_allow_html=True, options=["</SCRIPT>"]),
+        "d": model("AnyModel", module="elsewhere"),
+        "e f": model("HTMLModel", value=""),
+    }
+    view = {"version_major": 2, "version_minor": 0, "model_id": "d"}
+    outputs = [
+        nbformat.v4.new_output("display_data", {WIDGET_VIEW: {**view, "model_id": x, "more": 1}})
+        for x in "ad"
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=outputs)])
+    notebook.metadata = {"widgets": {WIDGET_STATE: {"state": state}}, "myst": {"a": "b"}}
+    found = inert(nbformat.from_dict(notebook))
+    assert set(found.metadata) == {"widgets"}
+    kept = found.metadata["widgets"][WIDGET_STATE]["state"]
+    assert set(kept) == {"a", "b", "c"}
+    assert kept["a"]["state"]["value"] == "<b>x</b>"
+    picture = kept["b"]["state"]["value"].split('"')[3].removeprefix("data:image/svg+xml;base64,")
+    assert base64.b64decode(picture) == b'<svg xmlns="http://www.w3.org/2000/svg"><g /></svg>'
+    assert kept["c"]["state"]["description_allow_html"] is False
+    assert kept["c"]["state"]["options"] == ["<\u2060/SCRIPT>"]
+    first, second = (output.data for output in found.cells[0].outputs)
+    assert first[WIDGET_VIEW] == {**view, "model_id": "a"}
+    assert second == {"text/plain": NOTHING}
