@@ -25,7 +25,9 @@ from symgen.editions import (
     refresh,
     write_notebook,
 )
-from symgen.provenance import PACKAGE, atomic, fingerprint
+from symgen.fingerprints import PACKAGE, fingerprint
+from symgen.processes import ended_with_us
+from symgen.provenance import atomic
 from symgen.runs import BookError, chapter_names, read_chapter, read_yaml, unknown
 
 # Package, version, the part of it that a page loads, and where the site has it.
@@ -199,7 +201,7 @@ def _sphinx(stage: Path, output: Path) -> None:
     options = ["build", "-W", "-n", "--keep-going", "--path-output", str(output), str(stage)]
     print("Building the site ...", flush=True)
     done = subprocess.run(
-        [sys.executable, "-c", start, *options], capture_output=True, text=True, check=False
+        ended_with_us(start, *options), capture_output=True, text=True, check=False
     )
     if done.returncode:
         report = "\n".join(x for x in done.stderr.splitlines() if x.strip())
