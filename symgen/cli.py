@@ -128,7 +128,9 @@ def run(
             outcome = runs.execute(book, name, preset, given, out, force)
         if outcome.status == "failed":
             failed.append(name)
-            typer.echo(f"  failed: {outcome.error}\n  executed so far: {outcome.path}", err=True)
+            typer.echo(f"  failed: {outcome.error}", err=True)
+            if outcome.path.exists():
+                typer.echo(f"  executed so far: {outcome.path}", err=True)
             continue
         if outcome.status == "unchanged":
             typer.echo(f"  unchanged since its last run, kept: {outcome.path}")

@@ -39,7 +39,10 @@ def chapter_code(notebook: nbformat.NotebookNode) -> str:
     cells = [c.source for c in own_code(notebook)]
     lines = "\n".join(cells).splitlines()
     source = "\n".join("pass" if x.startswith(("%", "!")) else x for x in lines)
-    return code_fingerprint(*modules_of(source))
+    try:
+        return code_fingerprint(*modules_of(source))
+    except (SyntaxError, ValueError):  # the run will tell; until then it may depend on anything
+        return code_fingerprint()
 
 
 def own_code(notebook: nbformat.NotebookNode) -> list:

@@ -180,16 +180,20 @@ def read_chapter(book: Path, name: str) -> nbformat.NotebookNode:
 
 
 def defaults(notebook: nbformat.NotebookNode) -> dict[str, Any]:
-    """Return the parameters of a notebook and their defaults, from its cell tagged `parameters`."""
+    """Return the parameters of a notebook and their defaults, from its cell tagged `parameters`.
+
+    What is no plain assignment of a value is passed over: running the cell tells what is wrong.
+    """
     found = {}
     for cell in notebook.cells:
         if cell.cell_type != "code" or not has_tag(cell, "parameters"):
             continue
-        for node in ast.parse(cell.source).body:
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                found[node.targets[0].id] = ast.literal_eval(node.value)
-            elif isinstance(node, ast.AnnAssign) and node.value is not None:
-                found[node.target.id] = ast.literal_eval(node.value)
+        with contextlib.suppress(SyntaxError, ValueError):
+            for node in ast.parse(cell.source).body:
+                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                    found[node.targets[0].id] = ast.literal_eval(node.value)
+                elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                    found[node.target.id] = ast.literal_eval(node.value)
     return found
 
 

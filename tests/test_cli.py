@@ -371,19 +371,33 @@ def test_make_book_builds_the_site_though_chapters_fail(tmp_path, status, builds
     assert bool(done.returncode) == bool(status)
 
 
-def test_a_book_with_a_broken_chapter_is_built_and_named(book, monkeypatch):
+BREAKS = {
+    "ValueError: failed as told": ("fail = False", "fail = True"),
+    "ImportError: cannot import name 'nosuch'": ("from pathlib", "from symgen import nosuch #"),
+    "SyntaxError": ('print("n is"', "print("),
+    "NameError": ("n = 3", "n = 3 + three"),
+    "invalid syntax": ("n = 3", "n = = 3"),
+}
+
+
+@pytest.mark.parametrize("told", BREAKS)
+def test_a_book_with_a_broken_chapter_is_built_and_named(book, monkeypatch, told):
     from symgen import site
 
-    monkeypatch.setattr(site, "_sphinx", lambda stage, out: shutil.copytree(
-        stage, out / "_build" / "html"))  # fmt: skip
-    monkeypatch.setattr(site, "fetch_scripts", lambda vendor: None)
+    def sphinx(stage, output, *_):
+        shutil.copytree(stage, output / "_build" / "html")
+
+    monkeypatch.setattr(site, "_sphinx", sphinx)
+    monkeypatch.setattr(site, "fetch_scripts", lambda *_: None)
     (book / "_static").mkdir()
     for name in ("_config.yml", "references.bib"):
         (book / name).touch()
-    change(book / "chapters/a_first.ipynb", "fail = False", "fail = True")
+    change(book / "chapters/a_first.ipynb", *(json.dumps(x)[1:-1] for x in BREAKS[told]))
     ran, built = symgen("run", "all"), symgen("html", "--from", "_build/runs/quick")
     assert (ran.exit_code, built.exit_code) == (1, 0)
+    assert told in ran.stderr
     assert ran.stderr.splitlines()[-1] == "symgen: 1 of 2 failed: a_first"
+    assert executed(book, "b_second")
     first = book / "_build/html/chapters/a_first.html"
     assert built.output.splitlines()[-1] == first.resolve().as_uri()
 
