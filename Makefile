@@ -14,9 +14,10 @@ help:
 	@echo "make lint     check style"
 	@echo "make clean    delete what was built; the environment and stored results stay"
 
+# Chapters that fail (status 1) do not keep the others from their pages.
 book: $(READY)
-	@$(BIN)/symgen run all --preset quick
-	@$(BIN)/symgen html --from _build/runs/quick
+	@$(BIN)/symgen run all --preset quick; status=$$?; [ $$status -le 1 ] || exit $$status; \
+	$(BIN)/symgen html --from _build/runs/quick && exit $$status
 
 # First each file on one core: its networks are small, and threads would wait for each other. Then
 # the chapters one after the other, as users run them: with as many threads as the machine gives.

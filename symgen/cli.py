@@ -4,21 +4,28 @@ import contextlib
 import csv
 import itertools
 import json
+import math
 import os
 import shutil
+import signal
 import subprocess
-import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from symgen import editions, runs, site
-from symgen.provenance import atomic, cache_folder, fingerprint
+# What takes long to import is imported where it is used: a slip is answered at once.
+from symgen import editions, runs
+from symgen.fingerprints import fingerprint
+from symgen.processes import ended_with_us
 from symgen.runs import BookError
+
+MOST_RUNS = 10_000  # of one sweep
 
 app = typer.Typer(
     help="Run the chapters, build the site, check stored outputs.",
@@ -30,12 +37,39 @@ app = typer.Typer(
 
 @contextlib.contextmanager
 def _said() -> Iterator[None]:
-    """Turn a request that cannot be carried out into one line and exit code 2."""
+    """Turn a request that cannot be carried out into one line and exit code 2.
+
+    The signal to terminate unwinds like Ctrl-C, so that nothing is left running or half written.
+    """
+
+    def terminate(number: int, _: Any) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     except BookError as error:
         typer.echo(f"symgen: {error}", err=True)
         raise typer.Exit(2) from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        typer.echo(f"symgen: {error}", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _doing(what: str) -> Iterator[None]:
+    """Say what was running when a signal stops it."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        typer.echo(f"symgen: stopped while {what}", err=True)
+        raise
 
 
 class _RunCommand(TyperCommand):
@@ -90,10 +124,13 @@ def run(
     failed = []
     for number, name in enumerate(names, 1):
         typer.echo(f"[{number}/{len(names)}] {name} (preset {preset})")
-        outcome = runs.execute(book, name, preset, given, out, force)
+        with _doing(f"running {name} (preset {preset}) into {out}"):
+            outcome = runs.execute(book, name, preset, given, out, force)
         if outcome.status == "failed":
             failed.append(name)
-            typer.echo(f"  failed: {outcome.error}\n  executed so far: {outcome.path}", err=True)
+            typer.echo(f"  failed: {outcome.error}", err=True)
+            if outcome.path.exists():
+                typer.echo(f"  executed so far: {outcome.path}", err=True)
             continue
         if outcome.status == "unchanged":
             typer.echo(f"  unchanged since its last run, kept: {outcome.path}")
@@ -102,8 +139,12 @@ def run(
             memory = f", {peak:,} MiB at most" if peak else ""
             typer.echo(f"  done in {outcome.seconds:.1f} s{memory}: {outcome.path}")
         if store:
-            kept = editions.store(book, preset, outcome.path)
-            typer.echo(f"  stored: {kept.relative_to(book)}")
+            try:
+                kept = editions.store(book, preset, outcome.path)
+                typer.echo(f"  stored: {kept.relative_to(book)}")
+            except OSError as error:
+                failed.append(name)
+                typer.echo(f"  not stored: {error}", err=True)
     if failed:
         typer.echo(f"symgen: {len(failed)} of {len(names)} failed: {', '.join(failed)}", err=True)
         raise typer.Exit(1)
@@ -118,7 +159,11 @@ def html(
     ] = None,
 ) -> None:
     """Build the site from outputs that are there already, and print its address."""
-    typer.echo(site.build(runs.book_folder(), edition, folder).resolve().as_uri())
+    book = runs.book_folder()
+    with _doing("building the site"):
+        from symgen import site
+
+        typer.echo(site.build(book, edition, folder).resolve().as_uri())
 
 
 @app.command()
@@ -145,6 +190,8 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Delete what is stored.")] = False,
 ) -> None:
     """List what is stored (trained networks, masked outputs ...), or delete it."""
+    from symgen.provenance import cache_folder
+
     top = cache_folder()
     kinds = sorted(p.name for p in top.glob("*") if p.is_dir())
     if kind is not None and kind not in kinds:
@@ -162,18 +209,22 @@ def cache(
         typer.echo(f"{verb}{name:<16} {count:>6} stored {size:>9.1f} MiB, oldest {days:.1f} days")
 
 
-def _sweep_one(command: list[str]) -> dict:
+def _sweep_one(arguments: list[str], known: Callable[[subprocess.Popen], None] | None = None):
+    """Run one command of a sweep; `known` is handed its process."""
     started = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = (done.stderr if done.returncode else done.stdout).strip().splitlines() or [""]
-    status = "failed" if done.returncode else "done"
-    if not done.returncode and "unchanged" in lines[-1]:
-        status = "unchanged"
+    command = ended_with_us("from symgen.cli import app; app()", *arguments)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        if known:
+            known(process)
+        output, errors = process.communicate()
+    bad = bool(process.returncode)
+    lines = (errors if bad else output).strip().splitlines() or [""]
     reason = next((x.strip() for x in lines if "failed:" in x or "symgen:" in x), lines[-1])
     return {
-        "status": status,
+        "status": "failed" if bad else "done" if "  done in" in output else "unchanged",
         "seconds": round(time.perf_counter() - started, 1),
-        "error": reason.removeprefix("failed: ") if done.returncode else "",
+        "error": reason.removeprefix("failed: ") if bad else "",
     }
 
 
@@ -200,55 +251,92 @@ def sweep(
             f"{grid.name} must hold, under grid, a list of values for each parameter: "
             "grid: {seed: [0, 1, 2]}"
         )
-    chapter = runs.choose_chapters(book, [str(plan["chapter"])] if plan.get("chapter") else [])[0]
-    preset = plan.get("preset", "quick")
+    if (count := math.prod(map(len, axes.values()))) > MOST_RUNS:
+        raise BookError(
+            f"{grid.name} asks for {count:,} runs, one for each combination of its values; at "
+            f"most {MOST_RUNS:,} are one sweep: give fewer values, or split it"
+        )
+    wanted = plan.get("chapter") or []
+    wanted = map(str, wanted if isinstance(wanted, list) else [wanted])
+    chapters = runs.choose_chapters(book, wanted)
+    preset = str(plan.get("preset", "quick"))
     out = out or book / "_build" / "sweeps" / grid.stem
     combinations = [dict(zip(axes, v, strict=True)) for v in itertools.product(*axes.values())]
-    commands, folders = [], []
+    for chapter in chapters:
+        runs.resolve_all(book, chapter, preset, combinations)
+    runs.make_folder(out)
+    commands, folders, chapter = [], [], " ".join(chapters)
     for values in combinations:
-        runs.resolve(book, chapter, preset, values)
         folders.append(out.resolve() / fingerprint([chapter, preset, values])[:8])
-        command = [sys.executable, "-m", "symgen.cli", "run", chapter, "--preset", preset]
+        command = ["run", *chapters, "--preset", preset]
         for name, value in values.items():
             text = value if isinstance(value, str) else json.dumps(value)
             command += ["-p", f"{name}={text}"]
         commands.append([*command, "--out", str(folders[-1])])
     typer.echo(f"{len(commands)} runs of {chapter} (preset {preset}) into {out}")
-    rows = []
-    for number, result in _each(commands, scheduler, workers):
-        values = combinations[number]
-        rows.append((number, {**values, **result, "folder": folders[number].name}))
-        told = f"{result['status']} {result['error']}".strip()
-        typer.echo(f"[{len(rows)}/{len(commands)}] {values}: {told}")
-        with atomic(out / "index.csv") as temporary, open(temporary, "w", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=rows[0][1])
-            writer.writeheader()
-            writer.writerows(row for _, row in sorted(rows, key=lambda r: r[0]))
-    if any(row["status"] == "failed" for _, row in rows):
+    rows: dict[int, dict] = {}
+    with (
+        _doing(f"sweeping {chapter}, {len(commands)} runs; call it again to continue"),
+        contextlib.closing(_each(commands, scheduler, workers)) as results,
+    ):
+        for number, result in results:
+            values = combinations[number]
+            rows[number] = {**values, **result, "folder": folders[number].name}
+            told = f"{result['status']} {result['error']}".strip()
+            typer.echo(f"[{len(rows)}/{len(commands)}] {values}: {told}")
+            _write_index(out / "index.csv", [row for _, row in sorted(rows.items())])
+    if any(row["status"] == "failed" for row in rows.values()):
         raise typer.Exit(1)
+
+
+def _write_index(path: Path, rows: list[dict]) -> None:
+    from symgen.provenance import atomic
+
+    with atomic(path) as temporary, open(temporary, "w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _each(
     commands: list[list[str]], scheduler: str | None, workers: int
 ) -> Iterator[tuple[int, dict]]:
     """Yield the number and the result of each command as it ends."""
+    if scheduler is None:
+        yield from _each_here(commands, workers)
+        return
     try:
         from dask import distributed
     except ImportError:
-        if scheduler is not None or workers > 1:
-            raise BookError(
-                "a scheduler, or more than one run at a time, needs dask, which is not installed: "
-                "pip install 'symgen[cluster]'"
-            ) from None
-        for number, command in enumerate(commands):
-            yield number, _sweep_one(command)
-        return
+        raise BookError(
+            "a scheduler needs dask, which is not installed: pip install 'symgen[cluster]'"
+        ) from None
     # Every command is a process of its own: notebooks do not share one event loop.
-    local = {"n_workers": workers, "threads_per_worker": 1}
-    with distributed.Client(**({"address": scheduler} if scheduler else local)) as client:
+    with distributed.Client(address=scheduler) as client:
         numbers = {client.submit(_sweep_one, c, pure=False): i for i, c in enumerate(commands)}
         for done in distributed.as_completed(numbers):
             yield numbers[done], done.result()
+
+
+def _each_here(commands: list[list[str]], workers: int) -> Iterator[tuple[int, dict]]:
+    running: list[subprocess.Popen] = []
+    stopped = threading.Event()
+
+    def known(process: subprocess.Popen) -> None:
+        running.append(process)
+        if stopped.is_set():
+            process.terminate()
+
+    pool = ThreadPoolExecutor(workers)
+    try:
+        numbers = {pool.submit(_sweep_one, c, known): i for i, c in enumerate(commands)}
+        for done in as_completed(numbers):
+            yield numbers[done], done.result()
+    finally:  # reached early where a signal stops the sweep
+        stopped.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in running:
+            process.terminate()
 
 
 if __name__ == "__main__":

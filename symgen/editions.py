@@ -1,5 +1,6 @@
 """Executed chapters as files: read, bring up to date, rid of machine paths, store, verify."""
 
+import contextlib
 import copy
 import json
 import os
@@ -12,20 +13,14 @@ from typing import Any
 
 import nbformat
 
-from symgen.provenance import (
-    atomic,
-    cache_folder,
-    code_fingerprint,
-    fingerprint,
-    modules_of,
-    versions,
-)
-from symgen.results import read_results
+from symgen.fingerprints import code_fingerprint, fingerprint, modules_of, versions
 
 SCHEMA = 1  # of the `symgen` entry in a notebook's metadata
 IDENTITY = ("schema", "preset", "parameters", "sources", "code", "versions")
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+# What reading a notebook raises where there is none, or none whole.
+UNREADABLE = (OSError, ValueError, AttributeError, nbformat.ValidationError)
 BASE64 = ("image/", "application/pdf", "buffers")
 
 
@@ -44,7 +39,10 @@ def chapter_code(notebook: nbformat.NotebookNode) -> str:
     cells = [c.source for c in own_code(notebook)]
     lines = "\n".join(cells).splitlines()
     source = "\n".join("pass" if x.startswith(("%", "!")) else x for x in lines)
-    return code_fingerprint(*modules_of(source))
+    try:
+        return code_fingerprint(*modules_of(source))
+    except (SyntaxError, ValueError):  # the run will tell; until then it may depend on anything
+        return code_fingerprint()
 
 
 def own_code(notebook: nbformat.NotebookNode) -> list:
@@ -73,15 +71,32 @@ def read_executed(path: Path) -> nbformat.NotebookNode | None:
     """Return an executed chapter, or None where there is none, or none whole."""
     try:
         notebook = nbformat.read(path, as_version=4)
-    except (FileNotFoundError, ValueError):  # a truncated file is no JSON
+    except UNREADABLE:
         return None
     return notebook if "fingerprint" in notebook.metadata.get("symgen", {}) else None
 
 
-def write_notebook(notebook: nbformat.NotebookNode, path: Path) -> None:
-    """Write a notebook so that no reader ever sees half of it."""
-    with atomic(path) as temporary:
+def write_notebook(
+    notebook: nbformat.NotebookNode,
+    path: Path,
+    tables: Iterable[Path] = (),
+    folder: Path | None = None,
+) -> None:
+    """Write a notebook so that no reader ever sees half of it.
+
+    With a folder, its tables go there in place of earlier ones: all of it is written, or none.
+    """
+    from symgen.provenance import atomic  # loads torch, which readers do without
+
+    tables = list(tables)
+    with contextlib.ExitStack() as stack:
+        for table in tables:
+            shutil.copyfile(table, stack.enter_context(atomic(folder / table.name)))
+        temporary = stack.enter_context(atomic(path))
         temporary.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    if folder is not None:
+        for old in {*folder.glob(f"{path.stem}.*.csv")} - {folder / t.name for t in tables}:
+            old.unlink()
 
 
 def refresh(executed: nbformat.NotebookNode, source: nbformat.NotebookNode):
@@ -108,11 +123,25 @@ def refresh(executed: nbformat.NotebookNode, source: nbformat.NotebookNode):
     return fresh
 
 
+def tables_changed(record: Mapping, folder: Path, chapter: str) -> bool:
+    """Return whether a chapter's tables in a folder are other ones than its run wrote."""
+    found = {
+        path.name.removeprefix(f"{chapter}.").removesuffix(".csv"): path.read_bytes()
+        for path in folder.glob(f"{chapter}.*.csv")
+    }
+    found = {table: fingerprint(data.decode(errors="replace")) for table, data in found.items()}
+    return found != record.get("tables", {})
+
+
 def inputs_changed(record: Mapping, folder: Path | None, preset: str) -> bool:
     """Return whether the results of other chapters that a chapter read are different now."""
+    if not record.get("inputs"):
+        return False
+    from symgen.results import read_results  # loads pandas, which few chapters need here
+
     return any(
         fingerprint(read_results(table, folder, preset).to_csv(index=False)) != read
-        for table, read in record.get("inputs", {}).items()
+        for table, read in record["inputs"].items()
     )
 
 
@@ -134,6 +163,8 @@ def scrub(notebook: nbformat.NotebookNode, book: Path, name: str) -> nbformat.No
     Folders of this machine are cut out of all text, times and ids of cells and kernels go, and
     widgets, whose ids differ from run to run, are numbered.
     """
+    from symgen.provenance import cache_folder
+
     clean = copy.deepcopy(notebook)
     for cell in clean.cells:
         for key in ("papermill", "execution"):
@@ -141,7 +172,7 @@ def scrub(notebook: nbformat.NotebookNode, book: Path, name: str) -> nbformat.No
         for output in cell.get("outputs", []):
             output.get("metadata", {}).pop("papermill", None)
     folders = {str(book): ".", str(book.resolve()): ".", str(cache_folder()): "cache"}
-    folders |= {str(Path.home()): "~", tempfile.gettempdir(): "tmp"}
+    folders |= {os.path.expanduser("~"): "~", tempfile.gettempdir(): "tmp"}
     if data := os.environ.get("SYMGEN_DATA"):
         folders |= {data: "data", os.path.abspath(data): "data"}
     # Longest first: the home folder may hold all the others.
@@ -200,19 +231,20 @@ def edition_folder(book: Path, preset: str) -> Path:
     return book / "chapters" if preset == "quick" else book / "data" / "editions" / preset
 
 
+def edition_tables(book: Path, preset: str) -> Path:
+    """Return where the result tables of a preset's stored copies lie."""
+    return book / "data" / "editions" / preset / "tables"
+
+
 def store(book: Path, preset: str, executed: Path) -> Path:
     """Put an executed chapter and its tables among the stored ones; return its path there."""
     path = edition_folder(book, preset) / executed.name
-    tables = book / "data" / "editions" / preset / "tables"
-    tables.mkdir(parents=True, exist_ok=True)
-    for old in tables.glob(f"{executed.stem}.*.csv"):
-        old.unlink()
-    for table in (executed.parent / "tables").glob(f"{executed.stem}.*.csv"):
-        shutil.copyfile(table, tables / table.name)
     ran = nbformat.read(executed, as_version=4)
     source = nbformat.read(book / "chapters" / executed.name, as_version=4)
     # Prose may have been mended since the run.
-    write_notebook(scrub(refresh(ran, source) or ran, book, executed.stem), path)
+    stored = scrub(refresh(ran, source) or ran, book, executed.stem)
+    tables = (executed.parent / "tables").glob(f"{executed.stem}.*.csv")
+    write_notebook(stored, path, tables, edition_tables(book, preset))
     return path
 
 
@@ -257,6 +289,8 @@ def verify(book: Path, chapters: Iterable[str]) -> tuple[dict, dict]:
     for name in chapters:
         source = nbformat.read(book / "chapters" / f"{name}.ipynb", as_version=4)
         found = problems(source, source)
+        if tables_changed(provenance_record(source), edition_tables(book, "quick"), name):
+            found.append("its tables are not those of its run")
         if source.metadata.get("symgen", {}).get("parameters"):
             found.append("it ran with parameters other than the notebook's own")
         if found:

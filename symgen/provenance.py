@@ -1,9 +1,7 @@
 """What produced a result: parameters, seeds, fingerprints, and the cache keyed by them."""
 
-import ast
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import html
 import json
@@ -12,7 +10,6 @@ import platform
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from symgen.fingerprints import code_fingerprint, fingerprint, versions
 from symgen.results import read_results
 
 try:
@@ -30,182 +28,13 @@ try:
 except ModuleNotFoundError:  # Windows
     resource = None
 
-PACKAGE = Path(__file__).parent
 PARAMETER_TYPES = (bool, int, float, str, list, tuple, dict, type(None))
 #: What can become of a claim of the paper.
 VERDICTS = ("shown", "partly", "not shown", "not tested")
-# What runs the chapters and builds the site does not touch their numbers.
-NOT_RESULTS = {"cli", "editions", "inert", "runs", "site"}
 
 
 class DamagedFileWarning(UserWarning):
     """A stored file does not match its checksum; it is recomputed."""
-
-
-def fingerprint(value: Any) -> str:
-    """Return 16 hexadecimal digits that identify a nested value.
-
-    Args:
-        value: numbers, strings, bytes, None, lists, tuples, mappings, dataclasses, paths,
-            NumPy arrays and torch tensors, nested as deep as needed. Mappings are compared
-            without regard to the order of their keys.
-
-    Raises:
-        TypeError: for a value of any other type, whose identity could not be stated.
-
-    Example:
-        >>> fingerprint({"n": 10, "seed": 0}) == fingerprint({"seed": 0, "n": 10})
-        True
-    """
-    digest = hashlib.sha256()
-    _digest(digest, value)
-    return digest.hexdigest()[:16]
-
-
-def _digest(digest: Any, value: Any) -> None:
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        if value.dtype is torch.bfloat16:
-            value = value.view(torch.int16)
-        value = value.numpy()
-    if isinstance(value, np.generic):
-        value = value.item()
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    if isinstance(value, np.ndarray):
-        digest.update(f"array {value.dtype.str} {value.shape};".encode())
-        digest.update(np.ascontiguousarray(value).tobytes())
-    elif isinstance(value, Mapping):
-        digest.update(f"map {len(value)};".encode())
-        for key in sorted(value, key=str):
-            _digest(digest, str(key))
-            _digest(digest, value[key])
-    elif isinstance(value, (list, tuple)):
-        digest.update(f"list {len(value)};".encode())
-        for item in value:
-            _digest(digest, item)
-    elif isinstance(value, bytes):
-        digest.update(f"bytes {len(value)};".encode() + value)
-    elif value is None or isinstance(value, (bool, int, float, str, Path)):
-        kind = "str" if isinstance(value, Path) else type(value).__name__
-        text = str(value)
-        # With its length, so that no text can imitate two neighbouring ones.
-        digest.update(f"{kind} {len(text)} {text};".encode())
-    else:
-        raise TypeError(
-            f"fingerprint: cannot identify a value of type {type(value).__name__}; "
-            "pass numbers, strings, arrays, tensors, or lists, mappings and dataclasses of them"
-        )
-
-
-def code_fingerprint(*modules: str) -> str:
-    """Return the fingerprint of symgen's code: of the named modules, or of all of them.
-
-    Comments, docstrings and layout do not count, so that only a change of behaviour makes
-    stored results stale.
-
-    Args:
-        modules: names such as ``"training"``. Without any, every module that results depend on.
-    """
-    everything = sorted({p.stem for p in PACKAGE.glob("*.py")} - NOT_RESULTS)
-    return fingerprint({name: _behaviour(_text(name)) for name in modules or everything})
-
-
-def modules_of(source: str) -> tuple[str, ...]:
-    """Return the modules of symgen that code which imports it depends on, as names.
-
-    A public name stands for the module that defines it, and a module for all that it imports.
-    So a chapter stays what it was when something is changed that it has no part in. What
-    ``symgen/__init__.py`` and ``symgen/plots.py`` import does not count by itself.
-
-    Args:
-        source: Python code, such as a chapter's cells.
-
-    Raises:
-        ValueError: for a name that symgen does not have.
-    """
-    homes, drawn = _homes("__init__"), _homes("plots")
-    used: dict[str, set[str]] = {"symgen": set(), "plots": set()}
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) in used:
-            used[node.value.id].add(node.attr)
-    # `plots` only gathers the figures of other modules, as `__init__` does.
-    pending = {name for name in _imports(source) if name != "plots"} | used["symgen"]
-    pending |= {drawn[name] for name in used["plots"] if name in drawn}
-    found: set[str] = set()
-    while pending:
-        name = pending.pop()
-        name = homes.get(name, name)
-        if name in found or name.startswith("__"):
-            continue
-        if not (PACKAGE / f"{name}.py").is_file():
-            raise ValueError(f"symgen has no {name!r}")
-        found.add(name)
-        pending.update(_imports(_text(name)))
-    return tuple(sorted(found - NOT_RESULTS))
-
-
-def _homes(module: str) -> dict[str, str]:
-    """Return the names that a module takes from others, and from which."""
-    if not (PACKAGE / f"{module}.py").is_file():
-        return {}
-    return {
-        alias.asname or alias.name: node.module.split(".")[1]
-        for node in ast.walk(ast.parse(_text(module)))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("symgen.")
-        for alias in node.names
-    }
-
-
-def _text(module: str) -> str:
-    return (PACKAGE / f"{module}.py").read_text(encoding="utf-8")
-
-
-# By text, since every extraction asks for the same modules, and a file may change meanwhile.
-@functools.cache
-def _imports(source: str) -> tuple[str, ...]:
-    """Return modules and public names of symgen that are imported anywhere in the code."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module == "symgen":
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("symgen."):
-            found.append(node.module.split(".")[1])
-        elif isinstance(node, ast.Import):
-            parts = [alias.name.split(".") for alias in node.names]
-            found += [p[1] for p in parts if p[0] == "symgen" and len(p) > 1]
-    return tuple(found)
-
-
-@functools.cache
-def _behaviour(source: str) -> str:
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if (
-            isinstance(body, list)
-            and body
-            and isinstance(body[0], ast.Expr)
-            and isinstance(body[0].value, ast.Constant)
-            and isinstance(body[0].value.value, str)
-        ):
-            body[0].value.value = ""
-    return _dump(tree)
-
-
-def _dump(node: Any) -> str:
-    """Write a syntax tree as text that every version of Python writes alike.
-
-    `ast.dump` and `ast.unparse` do not: versions differ in fields and texts that are empty.
-    """
-    if isinstance(node, ast.JoinedStr):
-        node.values = [v for v in node.values if getattr(v, "value", None) != ""]
-    if isinstance(node, ast.AST):
-        fields = ((k, v) for k, v in ast.iter_fields(node) if v is not None and v != [])
-        return f"{type(node).__name__}({', '.join(f'{k}={_dump(v)}' for k, v in fields)})"
-    if isinstance(node, list):
-        return f"[{', '.join(map(_dump, node))}]"
-    return repr(node)
 
 
 @contextlib.contextmanager
@@ -309,16 +138,6 @@ def peak_memory() -> dict[str, int]:
     return found
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the libraries that results depend on."""
-    names = ("torch", "torchvision", "transformers", "numpy", "scipy", "scikit-learn")
-    found = {"python": platform.python_version()}
-    for name in names:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
-
-
 class Chapter:
     """One execution of one chapter: its parameters, its clock and its result tables.
 
@@ -348,6 +167,9 @@ class Chapter:
         self._started = time.perf_counter()
         out = os.environ.get("SYMGEN_OUT")
         self.folder = Path(out) if out else None
+        # A run writes its tables aside until it has ended well, and reads those of the others.
+        run = os.environ.get("SYMGEN_RUN", out)
+        self._run = Path(run) if run else None
 
     def record(
         self, table: str, frame: pd.DataFrame, units: Mapping[str, str] | None = None
@@ -411,9 +233,12 @@ class Chapter:
         """Return a result table of all chapters, in this run and in the stored editions.
 
         Columns: preset, chapter, and those of the table. The run at hand stands for its preset;
-        what was read is part of the chapter's provenance.
+        what was read is part of the chapter's provenance. Earlier results of a chapter that has
+        failed since are left out, and a line says so.
         """
-        found = read_results(table, self.folder, self.parameters.get("preset", "quick"))
+        found = read_results(table, self._run, self.parameters.get("preset", "quick"))
+        if failed := found.attrs["failed"]:
+            print(f"Left out, since they failed in this run: {', '.join(failed)}.")
         self.inputs[table] = fingerprint(found.to_csv(index=False))
         return found
 
@@ -426,6 +251,8 @@ class Chapter:
                 "preset": self.parameters.get("preset", "quick"),
                 "parameters": self.parameters,
                 "device": torch.cuda.get_device_name() if cuda else f"CPU, {os.cpu_count()} cores",
+                "threads": torch.get_num_threads(),
+                "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
                 "seconds": round(time.perf_counter() - self._started, 1),
                 "memory": peak_memory(),
                 "versions": versions(),
@@ -444,10 +271,12 @@ class Provenance:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         record = self.record
+        told = record["OMP_NUM_THREADS"] or "unset"
         rows = {
             "preset": record["preset"],
             "data": record["parameters"].get("dataset", "generated"),
             "device": record["device"],
+            "threads": f"{record['threads']} (OMP_NUM_THREADS {told})",
             "wall time": f"{record['seconds']:.1f} s",
             "peak memory": ", ".join(f"{v:,} MiB ({k})" for k, v in record["memory"].items()),
             "versions": ", ".join(f"{k} {v}" for k, v in record["versions"].items()),

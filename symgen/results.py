@@ -17,8 +17,11 @@ def read_results(table: str, folder: Path | None = None, preset: str = "quick") 
         preset: of that run.
 
     Returns:
-        Columns preset, chapter, and those of the table.
+        Columns preset, chapter, and those of the table. Chapters whose last run in the folder
+        failed are left out of it, since what lies there is of an earlier one; ``attrs["failed"]``
+        names them.
     """
+    failed = sorted(p.name.split(".")[0] for p in folder.glob("*.failed.ipynb")) if folder else []
     folders = {path.parent.name: path for path in (DATA / "editions").glob("*/tables")}
     if folder is not None:
         folders[preset] = folder / "tables"
@@ -26,11 +29,14 @@ def read_results(table: str, folder: Path | None = None, preset: str = "quick") 
     for name, path in sorted(folders.items(), key=lambda item: (item[0] != "quick", item[0])):
         for file in sorted(path.glob(f"*.{table}.csv")):
             about = {"preset": name, "chapter": file.name.split(".")[0]}
+            if folder is not None and name == preset and about["chapter"] in failed:
+                continue
             parts.append(pd.read_csv(file).assign(**about))
-    if not parts:
-        return pd.DataFrame(columns=["preset", "chapter"])
-    whole = pd.concat(parts, ignore_index=True)
-    return whole[["preset", "chapter", *whole.columns.drop(["preset", "chapter"])]]
+    whole = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    own = whole.columns.difference(["preset", "chapter"], sort=False)
+    whole = whole.reindex(columns=["preset", "chapter", *own])
+    whole.attrs["failed"] = failed
+    return whole
 
 
 def reported(table: str = "claims") -> pd.DataFrame:

@@ -3,7 +3,11 @@
 import ast
 import contextlib
 import difflib
+import json
 import os
+import re
+import shutil
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,26 +15,24 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-import papermill
 import yaml
-import zmq
-from traitlets.config import Config
 
 from symgen.editions import (
+    UNREADABLE,
     drop_progress,
     has_tag,
     identity,
     inputs_changed,
+    own_code,
     provenance_record,
     read_executed,
     refresh,
+    tables_changed,
     write_notebook,
 )
-from symgen.provenance import PACKAGE, fingerprint
+from symgen.fingerprints import PACKAGE, fingerprint
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
-# A kernel talks over a local port that others on the machine could listen to.
-PRIVATE = {"transport_encryption": "auto"} if zmq.has("curve") else {}
 
 
 class BookError(ValueError):
@@ -61,9 +63,9 @@ def book_folder() -> Path:
     )
 
 
-def unknown(kind: str, given: str, known: Iterable[str]) -> BookError:
+def unknown(kind: str, given: Any, known: Iterable[str]) -> BookError:
     """Return the error for an unknown name, with the nearest known one and the list of all."""
-    known = list(known)
+    given, known = str(given), list(map(str, known))
     near = [k for k in known if given and given.lower() in k.lower()]
     near = near or difflib.get_close_matches(given, known, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]!r}?" if near else "."
@@ -92,16 +94,56 @@ def choose_chapters(book: Path, given: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def read_yaml(path: Path) -> dict:
-    """Read a YAML file that holds one mapping."""
+class _Yaml(yaml.SafeLoader):
+    """The core schema of YAML 1.2: 010 is ten; 1:30, yes, 2020-01-01 and .nan are words."""
+
+    yaml_implicit_resolvers: dict = {}  # noqa: RUF012 - filled below
+
+
+for _tag, _pattern in {
+    "null": r"~|null|Null|NULL|",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?[0-9]+",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?",
+    "merge": r"<<",
+}.items():
+    _Yaml.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^({_pattern})$"), None)
+_Yaml.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
+_Yaml.add_constructor("tag:yaml.org,2002:float", lambda _, node: float(node.value))
+
+
+def from_yaml(text: str) -> Any:
+    """Read a value of YAML that JSON could hold as well.
+
+    Raises:
+        ValueError: with what is wrong and where, for anything else.
+    """
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise BookError(f"{path.name} is not valid YAML: {error}") from None
+        value = yaml.load(text, _Yaml)
+        if json.loads(json.dumps(value, allow_nan=False)) != value:
+            raise ValueError("every name must be a word, in quotes if it looks like a number")
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ValueError(f"{place}{error.problem or error.context}") from None
+    except (yaml.YAMLError, TypeError, RecursionError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    return value
+
+
+def read_yaml(path: Path) -> dict:
+    """Read a YAML file that holds one mapping from names."""
+    try:
+        value = from_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BookError(f"{path} cannot be read as YAML: {error}; mend it") from None
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise BookError(f"{path.name} must hold a mapping, and holds a {type(value).__name__}")
+        raise BookError(
+            f"{path} must hold a mapping from names, like `name: value`, and holds "
+            f"{json.dumps(value)[:80]}"
+        )
     return value
 
 
@@ -117,25 +159,41 @@ def read_preset(book: Path, name: str) -> dict[str, dict]:
     if name not in preset_names(book):
         raise unknown("preset", name, preset_names(book))
     path = book / "chapters" / "presets" / f"{name}.yml"
-    return {chapter: dict(values or {}) for chapter, values in read_yaml(path).items()}
+    preset = {chapter: {} if v is None else v for chapter, v in read_yaml(path).items()}
+    for chapter, values in preset.items():
+        if not isinstance(values, dict):
+            raise BookError(
+                f"{path} must hold, under {chapter}, parameters like `n: 10`, and holds {values!r}"
+            )
+    return preset
 
 
 def read_chapter(book: Path, name: str) -> nbformat.NotebookNode:
     """Return the chapter as it lies in chapters/."""
-    return nbformat.read(book / "chapters" / f"{name}.ipynb", as_version=4)
+    path = book / "chapters" / f"{name}.ipynb"
+    try:
+        return nbformat.read(path, as_version=4)
+    except UNREADABLE as error:
+        raise BookError(
+            f"{path} cannot be read as a notebook ({error}): restore it from its repository"
+        ) from None
 
 
 def defaults(notebook: nbformat.NotebookNode) -> dict[str, Any]:
-    """Return the parameters of a notebook and their defaults, from its cell tagged `parameters`."""
+    """Return the parameters of a notebook and their defaults, from its cell tagged `parameters`.
+
+    What is no plain assignment of a value is passed over: running the cell tells what is wrong.
+    """
     found = {}
     for cell in notebook.cells:
         if cell.cell_type != "code" or not has_tag(cell, "parameters"):
             continue
-        for node in ast.parse(cell.source).body:
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                found[node.targets[0].id] = ast.literal_eval(node.value)
-            elif isinstance(node, ast.AnnAssign) and node.value is not None:
-                found[node.target.id] = ast.literal_eval(node.value)
+        with contextlib.suppress(SyntaxError, ValueError):
+            for node in ast.parse(cell.source).body:
+                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                    found[node.targets[0].id] = ast.literal_eval(node.value)
+                elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                    found[node.target.id] = ast.literal_eval(node.value)
     return found
 
 
@@ -144,12 +202,9 @@ def _value(chapter: str, name: str, given: Any, default: Any) -> Any:
     value = given
     if isinstance(given, str):
         try:
-            value = yaml.safe_load(given)
-        except yaml.YAMLError:
+            value = from_yaml(given)
+        except ValueError:
             value = given
-        if isinstance(value, str):
-            with contextlib.suppress(ValueError):  # YAML 1.1 takes 1e-3 for a word.
-                value = float(value)
         if isinstance(default, str) and value is not None:
             value = given
     fits = (
@@ -171,19 +226,44 @@ def resolve(book: Path, chapter: str, preset: str, given: Mapping[str, Any]) -> 
     """Return the parameters to hand to a chapter: the preset's, overridden by those given.
 
     Raises:
-        BookError: for an unknown preset or parameter, or a value of the wrong type.
+        BookError: for an unknown preset or parameter, a value of the wrong type, or one that the
+            chapter cannot run with.
     """
+    return resolve_all(book, chapter, preset, [given])[0]
+
+
+def resolve_all(
+    book: Path, chapter: str, preset: str, several: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return what `resolve` does for several sets of given parameters, reading files once."""
     known = defaults(read_chapter(book, chapter))
-    values = read_preset(book, preset).get(chapter, {})
-    if "preset" in given:
-        raise BookError(f"write --preset {given['preset']} instead of -p preset {given['preset']}")
+    base = read_preset(book, preset).get(chapter, {})
     if preset != "quick":
-        values = {"preset": preset, **values}
-    values = {**values, **given}
-    for name in values:
-        if name not in known:
-            raise unknown(f"parameter of {chapter}", name, known)
-    return {name: _value(chapter, name, value, known[name]) for name, value in values.items()}
+        base = {"preset": preset, **base}
+    found = []
+    for given in several:
+        if "preset" in given:
+            raise BookError(
+                f"write --preset {given['preset']} instead of -p preset {given['preset']}"
+            )
+        for name in (values := {**base, **given}):
+            if name not in known:
+                raise unknown(f"parameter of {chapter}", name, known)
+        values = {k: _value(chapter, k, value, known[k]) for k, value in values.items()}
+        _check(chapter, {**known, **values})
+        found.append(values)
+    return found
+
+
+def _check(chapter: str, parameters: Mapping[str, Any]) -> None:
+    try:
+        from symgen.parameters import check_parameters
+    except ModuleNotFoundError:
+        return
+    try:
+        check_parameters(chapter, parameters)
+    except ValueError as error:
+        raise BookError(str(error)) from None
 
 
 def run_folder(book: Path, preset: str, given: Mapping[str, Any]) -> Path:
@@ -193,57 +273,91 @@ def run_folder(book: Path, preset: str, given: Mapping[str, Any]) -> Path:
     return book / "_build" / "runs" / preset
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, unless it is there, and see that it can be written into."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise BookError(
+            f"cannot write into {folder} ({error.strerror}): make it writable, or name another "
+            "folder with --out"
+        ) from None
+
+
 def execute(
     book: Path, chapter: str, preset: str, given: Mapping[str, Any], out: Path, force: bool = False
 ) -> Outcome:
     """Execute one chapter, unless its executed copy in `out` is what a run would give again.
 
-    While it runs, and after a failure, the copy has another name: only a chapter that ran to
-    its end is ever called ``NAME.ipynb``.
+    While it runs, and after a failure, the copy has another name, and its tables lie elsewhere:
+    only a chapter that ran to its end is ever called ``NAME.ipynb``, and stands for itself in
+    ``tables/``. After a failure ``NAME.failed.ipynb`` shows the error in the cell that failed.
+
+    Raises:
+        BookError: for what `resolve` refuses, and where `out` cannot be written into.
     """
     parameters = resolve(book, chapter, preset, given)
     source = read_chapter(book, chapter)
     about = identity(source, preset, parameters)
-    path = out / f"{chapter}.ipynb"
-    earlier = read_executed(path)
-    same = earlier and earlier.metadata.symgen.fingerprint == about["fingerprint"]
-    if same and not force and not inputs_changed(provenance_record(earlier), out, preset):
-        return Outcome(chapter, "unchanged", path, info=dict(earlier.metadata.symgen))
-    partial, failed = out / f"{chapter}.partial.ipynb", out / f"{chapter}.failed.ipynb"
-    out.mkdir(parents=True, exist_ok=True)
+    path, tables = out / f"{chapter}.ipynb", out / "tables"
+    failed, partial = out / f"{chapter}.failed.ipynb", out / f"{chapter}.partial.ipynb"
+    earlier = None if failed.exists() else read_executed(path)
+    if not force and earlier and earlier.metadata.symgen.fingerprint == about["fingerprint"]:
+        record = provenance_record(earlier)
+        if not tables_changed(record, tables, chapter) and not inputs_changed(record, out, preset):
+            return Outcome(chapter, "unchanged", path, info=dict(earlier.metadata.symgen))
+    make_folder(out)
+    aside = out / f".{chapter}.partial"
+    shutil.rmtree(aside, ignore_errors=True)
     started = time.perf_counter()
-    os.environ["SYMGEN_OUT"] = str(out.resolve())
+    os.environ.update(SYMGEN_OUT=str(aside.resolve()), SYMGEN_RUN=str(out.resolve()))
     try:
-        executed = papermill.execute_notebook(
-            _plain(book / "chapters" / f"{chapter}.ipynb"),
-            _plain(partial),
-            parameters=parameters or None,
-            kernel_name=KERNEL["name"],
-            language=KERNEL["language"],
-            cwd=str(book / "chapters"),
-            config=Config({"KernelManager": PRIVATE}),
+        executed = _papermill(book, chapter, parameters, partial)
+        seconds = round(time.perf_counter() - started, 1)
+        memory = provenance_record(executed).get("memory", {})
+        executed.metadata = nbformat.from_dict(
+            {
+                "kernelspec": KERNEL,
+                "language_info": {"name": "python", "file_extension": ".py"},
+                "symgen": {**about, "seconds": seconds, "memory": memory},
+                **{k: v for k, v in executed.metadata.items() if k == "widgets"},
+            }
         )
-    except Exception as error:  # a dead kernel and a failing cell come as many types
-        if partial.exists():
-            os.replace(partial, failed)
+        done = drop_progress(refresh(executed, source))
+        write_notebook(done, path, (aside / "tables").glob("*.csv"), tables)
+        failed.unlink(missing_ok=True)
+    except Exception as error:  # a dead kernel, a failing cell, a full disk come as many types
         seconds = time.perf_counter() - started
+        with contextlib.suppress(OSError):  # of a full disk: the reason is told all the same
+            write_notebook(_with_error(partial, source, error), failed)
         return Outcome(chapter, "failed", failed, seconds, error=_reason(error))
     finally:
-        del os.environ["SYMGEN_OUT"]
-    seconds = round(time.perf_counter() - started, 1)
-    memory = provenance_record(executed).get("memory", {})
-    executed.metadata = nbformat.from_dict(
-        {
-            "kernelspec": KERNEL,
-            "language_info": {"name": "python", "file_extension": ".py"},
-            "symgen": {**about, "seconds": seconds, "memory": memory},
-            **{k: v for k, v in executed.metadata.items() if k == "widgets"},
-        }
-    )
-    write_notebook(drop_progress(refresh(executed, source)), path)
-    for leftover in (partial, failed):
-        leftover.unlink(missing_ok=True)
+        del os.environ["SYMGEN_OUT"], os.environ["SYMGEN_RUN"]
+        shutil.rmtree(aside, ignore_errors=True)
+    partial.unlink(missing_ok=True)
     return Outcome(chapter, "done", path, seconds, info=dict(executed.metadata.symgen))
+
+
+def _papermill(
+    book: Path, chapter: str, parameters: Mapping[str, Any], copy: Path
+) -> nbformat.NotebookNode:
+    # All this is loaded only where a chapter runs.
+    import papermill
+    import zmq
+    from traitlets.config import Config
+
+    # A kernel talks over a local port that others on the machine could listen to.
+    private = {"transport_encryption": "auto"} if zmq.has("curve") else {}
+    return papermill.execute_notebook(
+        _plain(book / "chapters" / f"{chapter}.ipynb"),
+        _plain(copy),
+        parameters=dict(parameters) or None,
+        kernel_name=KERNEL["name"],
+        language=KERNEL["language"],
+        cwd=str(book / "chapters"),
+        config=Config({"KernelManager": private}),
+    )
 
 
 def _plain(path: Path) -> str:
@@ -251,8 +365,30 @@ def _plain(path: Path) -> str:
     return str(path.resolve()).replace("{", "{{").replace("}", "}}")
 
 
+def _with_error(
+    partial: Path, source: nbformat.NotebookNode, error: Exception
+) -> nbformat.NotebookNode:
+    """Return what a chapter has shown before it failed, with the error where it happened."""
+    try:
+        notebook = nbformat.read(partial, as_version=4)
+        partial.unlink()
+    except UNREADABLE:
+        notebook = source
+        for cell in own_code(notebook):
+            cell.outputs = []
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    if not any(output.output_type == "error" for cell in code for output in cell.outputs):
+        begun = [c for c in code if c.metadata.get("papermill", {}).get("start_time")]
+        text = f"{type(error).__name__}: {error}"
+        shown = nbformat.v4.new_output(
+            "error", ename=type(error).__name__, evalue=str(error), traceback=[text]
+        )
+        (begun or code)[-1 if begun else 0].outputs.append(shown)
+    return notebook
+
+
 def _reason(error: Exception) -> str:
-    if isinstance(error, papermill.PapermillExecutionError):
+    if type(error).__name__ == "PapermillExecutionError":
         lines = error.source.strip().splitlines()
         shown = "\n".join(f"    {line}" for line in lines[:12])
         return f"cell [{error.exec_count}] raised {error.ename}: {error.evalue}\n{shown}"

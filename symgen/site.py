@@ -28,8 +28,10 @@ from symgen.editions import (
     refresh,
     write_notebook,
 )
+from symgen.fingerprints import PACKAGE, fingerprint
 from symgen.literal import plain
-from symgen.provenance import PACKAGE, atomic, fingerprint, sha256
+from symgen.processes import ended_with_us
+from symgen.provenance import atomic, sha256
 from symgen.runs import BookError, chapter_names, read_chapter, read_yaml, unknown
 
 # Package and version, the checksum of its archive (what `npm view NAME@VERSION dist.integrity`
@@ -274,7 +276,7 @@ def _sphinx(stage: Path, output: Path) -> None:
     options = ["build", "-W", "-n", "--keep-going", "--path-output", str(output), str(stage)]
     print("Building the site ...", flush=True)
     done = subprocess.run(
-        [sys.executable, "-c", start, *options], capture_output=True, text=True, check=False
+        ended_with_us(start, *options), capture_output=True, text=True, check=False
     )
     if done.returncode:
         report = "\n".join(x for x in done.stderr.splitlines() if x.strip())

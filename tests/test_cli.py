@@ -1,16 +1,20 @@
 """The command line: what it refuses, what it skips, what it keeps."""
 
 import csv
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
-from conftest import small_chapter
+from conftest import ROOT, small_chapter
 from typer.testing import CliRunner
 
 from symgen import cli, editions, runs
@@ -44,6 +48,13 @@ REFUSALS = [
     (["run", "a_first", "-p", "n", "many"], ["'n' of a_first", "'many'", "default, 3 (int)"]),
     (["run", "a_first", "-p", "n", "2.5"], ["'n' of a_first", "'2.5'", "default, 3 (int)"]),
     (["run", "a_first", "-p", "n", "true"], ["'n' of a_first", "'true'"]),
+    (["run", "a_first", "-p", "n", "1:30"], ["'n' of a_first", "'1:30'", "default, 3 (int)"]),
+    (["run", "a_first", "-p", "n", "0x10"], ["'n' of a_first", "'0x10'", "default, 3 (int)"]),
+    (["run", "a_first", "-p", "rate", "nan"], ["'rate' of a_first", "'nan'", "default, 0.1"]),
+    (["run", "a_first", "-p", "rate", ".nan"], ["'rate' of a_first", "'.nan'", "default, 0.1"]),
+    (["run", "a_first", "-p", "rate", "-inf"], ["'rate' of a_first", "'-inf'", "default, 0.1"]),
+    (["run", "a_first", "-p", "rate", "1e999"], ["'rate' of a_first", "'1e999'"]),
+    (["run", "a_first", "-p", "fail", "yes"], ["'fail' of a_first", "default, False (bool)"]),
     (["run", "a_first", "-p", "fail", "3"], ["'fail' of a_first", "default, False (bool)"]),
     (["run", "a_first", "-p", "n"], ["-p n has no value", "-p NAME VALUE"]),
     (["run", "a_first", "-p", "preset", "cpu"], ["--preset cpu instead of -p preset cpu"]),
@@ -53,6 +64,60 @@ REFUSALS = [
     (["sweep", "none.yml"], ["no file none.yml", "chapter, preset and grid"]),
     (["cache", "netwroks"], ["unknown kind of stored result 'netwroks'"]),
 ]
+
+
+HEAVY = {"torch", "papermill", "matplotlib", "pandas"}
+LOADED = f"""
+import sys
+from symgen.cli import app
+try:
+    app()
+finally:
+    print("loaded:", *sorted({HEAVY} & set(sys.modules)))
+"""
+
+
+def loaded_by(*arguments, folder=ROOT):
+    """The exit code of a command, and which of the heavy libraries it has imported."""
+    command = [sys.executable, "-c", LOADED, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout.rpartition("loaded:")[2].split()
+
+
+SLIPS = [
+    (["--help"], 0),
+    (["run", "--help"], 0),
+    (["run", "nosuch"], 2),
+    (["run", "all", "--preset", "quik"], 2),
+    (["run", "00_planted_logic", "-p", "nosuch", "1"], 2),
+    (["run", "00_planted_logic", "-p", "n", "many"], 2),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code"), SLIPS)
+def test_a_slip_is_answered_before_anything_heavy_is_imported(arguments, code):
+    assert loaded_by(*arguments) == (code, [])
+
+
+def test_a_chapter_that_is_unchanged_loads_nothing_heavy(book):
+    symgen("run", "b_second")
+    assert loaded_by("run", "b_second", folder=book) == (0, [])
+
+
+def test_names_and_values_are_checked_before_a_kernel_starts(book, monkeypatch):
+    seen = []
+
+    def check_parameters(chapter, parameters):
+        seen.append((chapter, parameters["n"], parameters["rate"]))
+        if parameters["dataset"] == "digts":
+            raise ValueError("no data set digts: take digits")
+
+    module = type(sys)("symgen.parameters")
+    module.check_parameters = check_parameters
+    monkeypatch.setitem(sys.modules, "symgen.parameters", module)
+    result = symgen("run", "a_first", "-p", "dataset", "digts", "-p", "n", "4")
+    assert (result.exit_code, result.stderr) == (2, "symgen: no data set digts: take digits\n")
+    assert seen == [("a_first", 4, 0.1)]
 
 
 @pytest.mark.parametrize(("arguments", "parts"), REFUSALS, ids=lambda x: " ".join(x[:2]))
@@ -81,6 +146,11 @@ def test_parameters_are_read_as_yaml():
 
     assert read("8", 3) == 8
     assert read("1e-3", 0.1) == 0.001
+    assert read("010", 3) == 10
+    assert read("-7", 3) == -7
+    assert read("yes", "text") == "yes"
+    assert read("[yes, on, 2020-01-01]", ["text"]) == ["yes", "on", "2020-01-01"]
+    assert read("1:30", "text") == "1:30"
     assert read("2", 0.1) == 2
     assert read("[1, 2]", [0]) == [1, 2]
     assert read("2", "text") == "2"
@@ -176,6 +246,210 @@ def test_a_failing_chapter_is_told_kept_and_does_not_stop_the_others(book):
     assert sorted(p.name for p in out.glob("*.ipynb")) == ["a_first.ipynb", "b_second.ipynb"]
 
 
+TABLE = "import pandas\nchapter.record('small', pandas.DataFrame({'n': [n]}))\n"
+
+
+def test_a_failed_run_keeps_the_good_copy_and_its_tables(book):
+    path, out = book / "chapters/a_first.ipynb", book / "_build/runs/quick"
+    work = TABLE + "if fail:\n    raise ValueError('failed as told')"
+    nbformat.write(small_chapter("a_first", work), path)
+    assert symgen("run", "a_first").exit_code == 0
+    good = executed(book, "a_first")
+
+    change(path, "n = 3", "n = 5")
+    change(path, "fail = False", "fail = True")
+    assert symgen("run", "a_first").exit_code == 1
+    assert executed(book, "a_first") == good
+    assert (out / "tables/a_first.small.csv").read_text() == "n\n3\n"
+    code = editions.own_code(executed(book, "a_first.failed"))
+    kinds = [[o.output_type for o in cell.outputs] for cell in code]
+    assert kinds[2][-1] == "error" and "error" not in kinds[0] + kinds[1] + kinds[3]
+
+    change(path, "fail = True", "fail = False")
+    assert symgen("run", "a_first").exit_code == 0
+    assert (out / "tables/a_first.small.csv").read_text() == "n\n5\n"
+    assert sorted(p.name for p in out.iterdir()) == ["a_first.ipynb", "tables"]
+
+
+def test_a_failed_chapter_runs_again_though_an_older_copy_is_whole(book):
+    symgen("run", "a_first")
+    (book / "_build/runs/quick/a_first.failed.ipynb").write_text("{}")
+    assert "done in" in symgen("run", "a_first").output
+
+
+def test_a_chapter_whose_kernel_dies_shows_where(book):
+    nbformat.write(
+        small_chapter("a_first", "import os\nos._exit(1)", False), book / "chapters/a_first.ipynb"
+    )
+    result = symgen("run", "all")
+    assert result.exit_code == 1
+    assert "DeadKernelError" in result.stderr and "1 of 2 failed: a_first" in result.stderr
+    code = editions.own_code(executed(book, "a_first.failed"))
+    assert [cell.outputs[0].ename for cell in code if cell.outputs] == ["DeadKernelError"]
+    assert code[2].outputs
+
+
+def test_a_chapter_that_cannot_be_written_does_not_stop_the_others(book, monkeypatch):
+    write = runs.write_notebook
+
+    def full(notebook, path, *rest):
+        if path.name.startswith("a_first"):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        write(notebook, path, *rest)
+
+    monkeypatch.setattr(runs, "write_notebook", full)
+    result = symgen("run", "all")
+    assert result.exit_code == 1
+    assert "No space left on device" in result.stderr
+    assert "1 of 2 failed: a_first" in result.stderr
+    assert executed(book, "b_second")
+
+
+@pytest.mark.parametrize("command", [["run", "all"], ["sweep", "grid.yml"]])
+def test_a_folder_that_cannot_be_written_into_is_told_in_one_sentence(book, command):
+    (book / "grid.yml").write_text("chapter: a_first\ngrid: {n: [2]}\n")
+    (book / "file").write_text("")
+    result = symgen(*command, "--out", book / "file" / "below")
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"symgen: cannot write into {book / 'file' / 'below'} (")
+    assert "--out" in line
+
+
+def test_a_damaged_chapter_is_told_in_one_sentence(book):
+    path = book / "chapters/a_first.ipynb"
+    for text in (path.read_text()[:300], "null", "[]", "{}"):
+        path.write_text(text)
+        result = symgen("run", "a_first")
+        assert result.exit_code == 2
+        assert f"{path} cannot be read as a notebook" in result.stderr
+
+
+SPOILS = {
+    "deleted": lambda table: table.unlink(),
+    "emptied": lambda table: table.write_text(""),
+    "altered": lambda table: table.write_text("n\n4\n"),
+    "no text": lambda table: table.write_bytes(b"n\n\xff\n"),
+    "another": lambda table: table.with_name("a_first.more.csv").write_text("n\n3\n"),
+}
+
+
+def test_a_run_whose_tables_were_touched_is_not_unchanged(book, monkeypatch):
+    nbformat.write(small_chapter("a_first", TABLE), book / "chapters/a_first.ipynb")
+    tables = book / "_build/runs/quick/tables"
+    symgen("run", "a_first")
+    ran = executed(book, "a_first")
+
+    def again(*_):
+        aside = Path(os.environ["SYMGEN_OUT"]) / "tables"
+        aside.mkdir(parents=True)
+        (aside / "a_first.small.csv").write_text("n\n3\n")
+        return ran
+
+    monkeypatch.setattr(runs, "_papermill", again)  # which would take seconds each time
+    for name, spoil in SPOILS.items():
+        spoil(tables / "a_first.small.csv")
+        assert "done in" in symgen("run", "a_first").output, name
+        assert [p.read_text() for p in tables.iterdir()] == ["n\n3\n"], name
+        assert "unchanged" in symgen("run", "a_first").output, name
+
+
+@pytest.mark.parametrize(("status", "builds"), [(0, True), (1, True), (2, False), (143, False)])
+def test_make_book_builds_the_site_though_chapters_fail(tmp_path, status, builds):
+    shutil.copyfile(ROOT / "Makefile", tmp_path / "Makefile")
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    program = tmp_path / ".venv/bin/symgen"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\necho "$@"\n[ "$1" != run ] || exit {status}\n')
+    program.chmod(0o755)
+    (tmp_path / ".venv/ready").touch()
+    command = ["make", "-s", "book"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    lines = ["run all --preset quick", "html --from _build/runs/quick"]
+    assert done.stdout.splitlines() == lines[: 1 + builds]
+    assert bool(done.returncode) == bool(status)
+
+
+BREAKS = {
+    "ValueError: failed as told": ("fail = False", "fail = True"),
+    "ImportError: cannot import name 'nosuch'": ("from pathlib", "from symgen import nosuch #"),
+    "SyntaxError": ('print("n is"', "print("),
+    "NameError": ("n = 3", "n = 3 + three"),
+    "invalid syntax": ("n = 3", "n = = 3"),
+}
+
+
+@pytest.mark.parametrize("told", BREAKS)
+def test_a_book_with_a_broken_chapter_is_built_and_named(book, monkeypatch, told):
+    from symgen import site
+
+    def sphinx(stage, output, *_):
+        shutil.copytree(stage, output / "_build" / "html")
+
+    monkeypatch.setattr(site, "_sphinx", sphinx)
+    monkeypatch.setattr(site, "fetch_scripts", lambda *_: None)
+    (book / "_static").mkdir()
+    for name in ("_config.yml", "references.bib"):
+        (book / name).touch()
+    change(book / "chapters/a_first.ipynb", *(json.dumps(x)[1:-1] for x in BREAKS[told]))
+    ran, built = symgen("run", "all"), symgen("html", "--from", "_build/runs/quick")
+    assert (ran.exit_code, built.exit_code) == (1, 0)
+    assert told in ran.stderr
+    assert ran.stderr.splitlines()[-1] == "symgen: 1 of 2 failed: a_first"
+    assert executed(book, "b_second")
+    first = book / "_build/html/chapters/a_first.html"
+    assert built.output.splitlines()[-1] == first.resolve().as_uri()
+
+
+WAIT = "import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(600)"
+# A shell that starts a job in the background has it ignore Ctrl-C.
+START = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}
+
+
+@pytest.mark.parametrize("number", CODES, ids=lambda n: n.name)
+@pytest.mark.parametrize("command", ["run", "sweep", "html"])
+def test_nothing_is_left_when_a_signal_ends_a_command(book, command, number):
+    begun = book / "chapters/begun"
+    nbformat.write(small_chapter("a_first", WAIT, False), book / "chapters/a_first.ipynb")
+    (book / "grid.yml").write_text("chapter: a_first\ngrid: {n: [2, 3, 4]}\n")
+    words = {"run": ["a_first"], "sweep": ["grid.yml", "--workers", "2"], "html": []}[command]
+    if command == "html":  # whose builder loads an extension that takes its time
+        (book / "_static").mkdir()
+        (book / "references.bib").touch()
+        (book / "_build/vendor/site").mkdir(parents=True)
+        (book / "slow.py").write_text(WAIT.replace("'begun'", repr(str(begun))))
+        (book / "_config.yml").write_text("sphinx: {extra_extensions: [slow]}\n")
+    begins = START + "from symgen import cli; cli.app()"
+    if command == "html":
+        begins = begins.replace("cli.app", "site.fetch_scripts = lambda _: None; cli.app")
+        begins = begins.replace("import cli", "import cli, site")
+    with subprocess.Popen(
+        [sys.executable, "-c", begins, command, *words],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{book}"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        deadline = time.monotonic() + 120
+        while not begun.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert begun.exists() and family
+        process.send_signal(number)
+        _, told = process.communicate(timeout=60)
+    _, left = psutil.wait_procs(family, timeout=30)
+    for each in left:
+        each.kill()
+    assert not left
+    assert process.returncode == CODES[number]
+    if number != signal.SIGKILL:
+        name = "building the site" if command == "html" else "a_first"
+        assert name in told.splitlines()[-1]
+        assert "cli.py" not in told  # no trace of ours; an interrupted kernel may show its own
+
+
 def test_a_killed_run_is_continued_by_the_next(book):
     waiting = "import time\nprint('waiting')\ntime.sleep(600)"
     nbformat.write(small_chapter("b_second", waiting, False), book / "chapters/b_second.ipynb")
@@ -245,6 +519,34 @@ def test_store_keeps_the_tables_of_the_run_and_todays_prose(book):
     assert "unchanged" in symgen("run", "b_second", "--store").output
     assert "Its goals, in other words." in path.read_text()
     assert "b_second" not in symgen("verify").stderr
+
+
+def test_store_keeps_all_of_the_old_copy_where_it_cannot_write_the_new(book, monkeypatch):
+    path, work = book / "chapters/a_first.ipynb", TABLE + TABLE.replace("small", "tiny")
+    nbformat.write(small_chapter("a_first", work), path)
+    assert symgen("run", "a_first", "--store").exit_code == 0
+    stored = [path, *sorted((book / "data/editions/quick/tables").iterdir())]
+    before = [p.read_text() for p in stored]
+    assert len(before) == 3
+    assert "a_first: " not in symgen("verify").stderr
+    stored[1].write_text("n\n4\n")
+    assert "a_first: its tables are not those of its run" in symgen("verify").stderr
+    stored[1].write_text(before[1])
+    copyfile = shutil.copyfile
+
+    def full(source, target):
+        if "tiny" in str(source) and "editions" in str(target):
+            raise OSError(errno.ENOSPC, "No space left on device", str(target))
+        return copyfile(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    run = book / "_build/runs/quick"
+    for table in (run / "tables").iterdir():
+        table.write_text("n\n9\n")
+    with pytest.raises(OSError):
+        editions.store(book, "quick", run / "a_first.ipynb")
+    assert [p.read_text() for p in stored] == before
+    assert sorted(p.name for p in stored[1].parent.iterdir()) == [p.name for p in stored[1:]]
 
 
 def test_scrub_leaves_binary_data_alone(book):
@@ -370,14 +672,55 @@ def test_sweep_runs_every_combination_and_continues(book):
     assert [(r["n"], r["status"]) for r in rows()] == [("2", "unchanged"), ("4", "done")]
 
 
+def test_a_sweep_over_several_chapters_runs_them_all(book, monkeypatch):
+    asked = []
+
+    def done(arguments, known):
+        asked.append(arguments)
+        return {"status": "done", "seconds": 0.0, "error": ""}
+
+    monkeypatch.setattr(cli, "_sweep_one", done)
+    for chapters in ("all", "[b_second, a_first]"):
+        (book / "grid.yml").write_text(f"chapter: {chapters}\ngrid: {{n: [2]}}\n")
+        assert symgen("sweep", "grid.yml").exit_code == 0
+    assert [words[:3] for words in asked] == [
+        ["run", "a_first", "b_second"],
+        ["run", "b_second", "a_first"],
+    ]
+
+
+def test_a_sweep_with_too_many_runs_is_refused_before_any_work(book, monkeypatch):
+    monkeypatch.setattr(runs, "resolve_all", None)
+    values = list(range(1000))
+    (book / "grid.yml").write_text(f"chapter: a_first\ngrid: {{n: {values}, rate: {values}}}\n")
+    result = symgen("sweep", "grid.yml")
+    assert result.exit_code == 2
+    assert "asks for 1,000,000 runs" in result.stderr and "at most 10,000" in result.stderr
+
+
 SWEEPS = [
+    ("null", "grid.yml must hold, under grid, a list"),
+    ("chapter: null\ngrid: {n: [3]}\n", "no chapter named"),
+    ("chapter: 3\ngrid: {n: [3]}\n", "unknown chapter '3'"),
+    ("chapter: {a: 1}\ngrid: {n: [3]}\n", "unknown chapter"),
+    ("chapter: a_first\npreset: null\ngrid: {n: [3]}\n", "unknown preset 'None'"),
+    ("chapter: a_first\npreset: [quick]\ngrid: {n: [3]}\n", "unknown preset"),
+    ("chapter: a_first\ngrid: {n: [1:30]}\n", "'1:30'"),
+    ("chapter: a_first\ngrid: {null: [3]}\n", "every name must be a word"),
+    ("null: a_first\n", "every name must be a word"),
+    ("chapter: a_first\ngrid: {rate: [!!float .nan]}\n", "cannot be read as YAML"),
+    ("chapter: a_first\ngrid: {n: [!!set {1}]}\n", "cannot be read as YAML"),
+    ("grid: &g {n: [*g]}\n", "cannot be read as YAML"),
+    ("chapter: !!python/name:os.system x\n", "grid.yml cannot be read as YAML: line 1, column 10"),
+    ("[" * 5000, "cannot be read as YAML"),
+    ("a: " + "1" * 5000, "cannot be read as YAML"),
     ("chapter: a_first\n", "list of values for each parameter"),
     ("chapter: a_first\ngrid: {n: 3}\n", "list of values for each parameter"),
     ("chapter: a_frist\ngrid: {n: [3]}\n", "unknown chapter 'a_frist'"),
     ("chapter: a_first\ngrid: {m: [3]}\n", "unknown parameter of a_first 'm'"),
     ("chapter: a_first\ngird: {n: [3]}\ngrid: {n: [3]}\n", "'gird'; did you mean 'grid'?"),
     ("- a\n", "must hold a mapping"),
-    ("a: [\n", "is not valid YAML"),
+    ("a: [\n", "grid.yml cannot be read as YAML: line 2, column 1: "),
 ]
 
 
@@ -387,6 +730,27 @@ def test_a_faulty_grid_is_refused(book, text, part):
     result = symgen("sweep", "grid.yml")
     assert result.exit_code == 2
     assert part in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+PRESETS = [
+    ("a_first: 3\n", "cpu.yml must hold, under a_first, parameters"),
+    ("a_first: [n]\n", "cpu.yml must hold, under a_first, parameters"),
+    ("a_first: {n: 1:30}\n", "'n' of a_first is given as '1:30'"),
+    ("a_first: {3: 1}\n", "cpu.yml cannot be read as YAML: every name must be a word"),
+    ("[]\n", "cpu.yml must hold a mapping from names"),
+    ("a: [\n", "cpu.yml cannot be read as YAML: line 2, column 1: "),
+    ("a: \xff", "cpu.yml cannot be read as YAML: "),
+]
+
+
+@pytest.mark.parametrize(("text", "part"), PRESETS)
+def test_a_faulty_preset_is_refused(book, text, part):
+    (book / "chapters/presets/cpu.yml").write_text(text, encoding="latin-1")
+    result = symgen("run", "a_first", "--preset", "cpu")
+    assert result.exit_code == 2
+    assert part in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_without_dask_a_scheduler_is_an_error_that_names_the_extra(book, monkeypatch):

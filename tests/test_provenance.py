@@ -11,7 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symgen import provenance
+from symgen import fingerprints, provenance
+from symgen.fingerprints import modules_of
 from symgen.provenance import (
     Chapter,
     DamagedFileWarning,
@@ -20,7 +21,6 @@ from symgen.provenance import (
     code_fingerprint,
     fetch,
     fingerprint,
-    modules_of,
     store,
 )
 
@@ -80,7 +80,7 @@ def test_dataclasses_are_read_and_other_objects_refused():
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    monkeypatch.setattr(provenance, "PACKAGE", tmp_path)
+    monkeypatch.setattr(fingerprints, "PACKAGE", tmp_path)
     (tmp_path / "solver.py").write_text(
         '"""Solve."""\n\ndef f(x):\n    """Add."""\n    return x + 1\n'
     )
@@ -132,7 +132,7 @@ def test_code_depends_on_the_modules_that_it_names_and_on_theirs(tmp_path, monke
     }
     for name, text in files.items():
         (tmp_path / f"{name}.py").write_text(text)
-    monkeypatch.setattr(provenance, "PACKAGE", tmp_path)
+    monkeypatch.setattr(fingerprints, "PACKAGE", tmp_path)
     assert modules_of("import symgen\nsymgen.f()") == ("low",)
     assert modules_of("import symgen\nsymgen.g()") == ("high", "low", "other")
     assert modules_of("from symgen import f, apart") == ("apart", "high", "low", "other")

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 
 import nbformat
 import numpy as np
@@ -124,6 +126,64 @@ def test_a_run_stands_for_its_preset_and_stored_editions_for_theirs(tmp_path, mo
     during = results.read_results("t", tmp_path / "run", "quick")
     assert during.values.tolist() == [["quick", "c", 3], ["cpu", "c", 2]]
     assert results.read_results("none").columns.tolist() == ["preset", "chapter"]
+
+
+def test_what_a_failed_chapter_left_from_an_earlier_run_is_not_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(results, "DATA", tmp_path / "data")
+    run = tmp_path / "run"
+    for folder in ("data/editions/cpu", "run"):
+        (tmp_path / folder / "tables").mkdir(parents=True)
+        for chapter in ("c", "d"):
+            pd.DataFrame({"x": [1]}).to_csv(
+                tmp_path / folder / f"tables/{chapter}.t.csv", index=False
+            )
+    monkeypatch.setenv("SYMGEN_OUT", str(run))
+    chapter = Chapter("reader", {"preset": "quick"})
+    assert len(chapter.results("t")) == 4
+    before = chapter.inputs["t"]
+    assert capsys.readouterr().out == ""
+    (run / "c.failed.ipynb").touch()
+    found = chapter.results("t")
+    assert found[["preset", "chapter"]].values.tolist() == [
+        ["quick", "d"],
+        ["cpu", "c"],
+        ["cpu", "d"],
+    ]
+    assert found.attrs["failed"] == ["c"]
+    assert capsys.readouterr().out == "Left out, since they failed in this run: c.\n"
+    assert chapter.inputs["t"] != before
+
+
+def test_the_record_tells_the_number_of_threads(monkeypatch, one_thread):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    shown = Chapter("a_chapter", {}).provenance()
+    assert (shown.record["threads"], shown.record["OMP_NUM_THREADS"]) == (1, "3")
+    text = "1 (OMP_NUM_THREADS 3)"
+    assert f"threads: {text}" in shown._repr_mimebundle_()["text/plain"]
+    assert f"<th>threads</th><td>{text}</td>" in shown._repr_mimebundle_()["text/html"]
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    again = Chapter("a_chapter", {}).provenance()._repr_mimebundle_()
+    assert "threads: 1 (OMP_NUM_THREADS unset)" in again["text/plain"]
+
+
+PUBLIC = """
+import sys, symgen
+assert "torch" not in sys.modules
+import symgen.sparsify
+assert callable(symgen.sparsify) and symgen.sparsify.__module__ == "symgen.sparsify"
+from symgen import Study, phases, plots
+assert set(symgen.__all__) <= set(dir(symgen))
+assert all(getattr(symgen, name) is not None for name in symgen.__all__)
+assert not hasattr(symgen, "nosuch")
+namespace = {}
+exec("from symgen import *", namespace)
+assert namespace["train"] is symgen.train
+"""
+
+
+def test_public_names_are_loaded_when_they_are_used():
+    done = subprocess.run([sys.executable, "-c", PUBLIC], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 READER = """\
