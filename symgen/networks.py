@@ -228,13 +228,13 @@ def from_pretrained(kind: str, name: str, **options: Any) -> Any:
     loader = getattr(import_transformers(), kind)
     try:
         return loader.from_pretrained(resolve(name), **options)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of damaged files libraries raise almost anything
         if Path(resolve(name)).is_dir():
             raise ValueError(
                 f"{resolve(name)} is not in from_pretrained format ({error}); expected "
                 "config.json, model.safetensors and tokenizer.json"
             ) from error
-        if isinstance(error, ValueError):
+        if not isinstance(error, OSError):
             raise
         raise unavailable(name, "model", "config.json", str(error).split("\n")[0]) from error
 
