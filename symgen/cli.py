@@ -16,8 +16,7 @@ import typer
 from typer.core import TyperCommand
 
 from symgen import editions, runs, site
-from symgen.cache import clear_kind, stored_files, stored_kinds
-from symgen.provenance import DAY, atomic, cache_folder, fingerprint
+from symgen.provenance import atomic, fingerprint
 from symgen.runs import BookError
 
 app = typer.Typer(
@@ -146,6 +145,9 @@ def cache(
     yes: Annotated[bool, typer.Option("--yes", help="With --clear: do not ask first.")] = False,
 ) -> None:
     """List what is stored (trained networks, masked outputs ...), or delete it."""
+    from symgen.cache import clear_kind, stored_files, stored_kinds
+    from symgen.provenance import DAY, cache_folder
+
     try:
         top, kinds = cache_folder(), {folder.name: folder for folder in stored_kinds()}
     except OSError as error:

@@ -205,18 +205,14 @@ def store(book: Path, preset: str, executed: Path) -> Path:
     path = edition_folder(book, preset) / executed.name
     tables = book / "data" / "editions" / preset / "tables"
     tables.mkdir(parents=True, exist_ok=True)
-    new = list((executed.parent / "tables").glob(f"{executed.stem}.*.csv"))
-    for table in new:
-        with atomic(tables / table.name) as temporary:
-            shutil.copyfile(table, temporary)
+    for old in tables.glob(f"{executed.stem}.*.csv"):
+        old.unlink()
+    for table in (executed.parent / "tables").glob(f"{executed.stem}.*.csv"):
+        shutil.copyfile(table, tables / table.name)
     ran = nbformat.read(executed, as_version=4)
     source = nbformat.read(book / "chapters" / executed.name, as_version=4)
     # Prose may have been mended since the run.
     write_notebook(scrub(refresh(ran, source) or ran, book, executed.stem), path)
-    # Last, when all that replaces them is there.
-    for old in tables.glob(f"{executed.stem}.*.csv"):
-        if old.name not in {table.name for table in new}:
-            old.unlink()
     return path
 
 

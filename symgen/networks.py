@@ -228,6 +228,8 @@ def from_pretrained(kind: str, name: str, **options: Any) -> Any:
     loader = getattr(import_transformers(), kind)
     try:
         return loader.from_pretrained(resolve(name), **options)
+    except (ImportError, MemoryError, torch.OutOfMemoryError):
+        raise
     except Exception as error:  # of damaged files libraries raise almost anything
         if Path(resolve(name)).is_dir():
             raise ValueError(

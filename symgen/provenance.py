@@ -37,14 +37,7 @@ PARAMETER_TYPES = (bool, int, float, str, list, tuple, dict, type(None))
 #: What can become of a claim of the paper.
 VERDICTS = ("shown", "partly", "not shown", "not tested")
 # What runs the chapters and builds the site does not touch their numbers.
-NOT_RESULTS = {"cache", "cli", "editions", "runs", "site"}
-# The names that stored results have in the folder of their kind, and temporary files anywhere.
-RESULT = re.compile(r"[0-9a-f]{16}(\.safetensors|\.json)?")
-PART = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.part")
-#: What marks a folder of stored results: backups pass it over, and it may be emptied.
-TAG = "CACHEDIR.TAG"
-TAGGED = "Signature: 8a477f597d28d172789f06886806bc55\n# Results that symgen can compute again.\n"
-DAY = 86400
+NOT_RESULTS = {"cli", "editions", "runs", "site"}
 
 
 class DamagedFileWarning(UserWarning):
@@ -230,6 +223,15 @@ def atomic(path: str | os.PathLike) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+# The names that stored results have in the folder of their kind, and temporary files anywhere.
+RESULT = re.compile(r"[0-9a-f]{16}(\.safetensors|\.json)?")
+PART = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.part")
+#: What marks a folder of stored results: backups pass it over, and it may be emptied.
+TAG = "CACHEDIR.TAG"
+TAGGED = "Signature: 8a477f597d28d172789f06886806bc55\n# Results that symgen can compute again.\n"
+DAY = 86400
 
 
 def discard_parts(folder: Path, age: float = 0) -> None:

@@ -249,34 +249,6 @@ def test_store_keeps_the_tables_of_the_run_and_todays_prose(book):
     assert "b_second" not in symgen("verify").stderr
 
 
-def test_what_is_stored_stays_where_the_new_cannot_be_written(book, monkeypatch):
-    assert symgen("run", "b_second", "--store").exit_code == 0
-    tables = book / "data/editions/quick/tables"
-    kept = {tables / f"b_second.{name}.csv": f"{name}\n1\n" for name in ("big", "gone")}
-    for path, text in kept.items():
-        path.write_text(text)
-    new = book / "_build/runs/quick/tables/b_second.big.csv"
-    new.parent.mkdir(exist_ok=True)
-    new.write_text("big\n2\n")
-
-    def full(source, target, **_):
-        with open(target, "w") as file:
-            file.write("half")
-        raise OSError(28, "No space left on device")
-
-    executed = book / "_build/runs/quick/b_second.ipynb"
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
-        patch.setattr(editions.shutil, "copyfile", full)
-        editions.store(book, "quick", executed)
-    assert {path: path.read_text() for path in kept} == kept
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
-        patch.setattr(editions, "write_notebook", lambda *_: full("", book / "half"))
-        editions.store(book, "quick", executed)
-    assert len(list(tables.glob("b_second.*.csv"))) == 2
-    editions.store(book, "quick", executed)
-    assert [p.name for p in tables.iterdir()] == ["b_second.big.csv"]
-
-
 def test_scrub_leaves_binary_data_alone(book):
     home = os.path.expanduser("~")
     output = nbformat.v4.new_output(
