@@ -3,14 +3,12 @@
 import contextlib
 import dataclasses
 import errno
-import json
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from symgen.provenance import DamagedFileWarning
+from symgen.provenance import discard_parts, fetch_info, warn_damaged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,23 +66,20 @@ class Store:
 
     def record(self, step: int) -> dict | None:
         """Return what was measured at a step, or None where that is not stored whole."""
-        path = self.path(step).with_suffix(".json")
+        path = self.path(step)
         try:
-            return json.loads(path.read_text(encoding="utf-8"))["record"]
-        except FileNotFoundError:
+            return fetch_info(path)["record"]
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        except (ValueError, KeyError) as error:
-            path.unlink(missing_ok=True)
-            warnings.warn(
-                f"{path.name} is damaged ({error}); it is computed again",
-                DamagedFileWarning,
-                stacklevel=2,
-            )
+        except (OSError, ValueError, KeyError) as error:
+            warn_damaged(path.with_suffix(".json"), error)
+            with contextlib.suppress(OSError):  # so that it is told once
+                path.with_suffix(".json").unlink()
             return None
 
     def has(self, step: int) -> bool:
         """Return whether a checkpoint is there; whether it is whole shows when it is loaded."""
-        return self.path(step).exists() and self.record(step) is not None
+        return self.path(step).is_file() and self.record(step) is not None
 
     def missing(self) -> list[int]:
         """Return the steps whose checkpoint is not there."""
@@ -92,8 +87,7 @@ class Store:
 
     def discard(self, step: int) -> None:
         """Delete a checkpoint."""
-        for path in (self.path(step), self.path(step).with_suffix(".json")):
-            path.unlink(missing_ok=True)
+        _unlink(self.path(step), self.path(step).with_suffix(".json"))
 
     def resume_path(self, step: int) -> Path:
         """Return the file of the state from which training goes on after a step."""
@@ -104,10 +98,18 @@ class Store:
         return sorted(self.folder.glob("resume-*.safetensors"), reverse=True)
 
     def discard_resume(self, keep: Path | None = None) -> None:
-        """Delete the stored states, but for one."""
-        for path in self.folder.glob("resume-*"):
-            if keep is None or path.stem != keep.stem:
-                path.unlink(missing_ok=True)
+        """Delete the stored states, but for one, and what was half written by a killed run."""
+        states = self.folder.glob("resume-*")
+        _unlink(*(path for path in states if keep is None or path.stem != keep.stem))
+        # Only one program trains a run, and it is not writing now.
+        discard_parts(self.folder)
+
+
+def _unlink(*paths: Path) -> None:
+    """Delete files; a folder in the place of one is not ours."""
+    for path in paths:
+        if path.is_symlink() or not path.is_dir():
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

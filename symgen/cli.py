@@ -6,9 +6,9 @@ import itertools
 import json
 import math
 import os
-import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -188,25 +188,38 @@ def verify() -> None:
 def cache(
     kind: Annotated[str | None, typer.Argument(help="With --clear: only this kind.")] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Delete what is stored.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --clear: do not ask first.")] = False,
 ) -> None:
     """List what is stored (trained networks, masked outputs ...), or delete it."""
-    from symgen.provenance import cache_folder
+    from symgen.cache import clear_kind, stored_files, stored_kinds
+    from symgen.provenance import DAY, cache_folder
 
-    top = cache_folder()
-    kinds = sorted(p.name for p in top.glob("*") if p.is_dir())
+    try:
+        top, kinds = cache_folder(), {folder.name: folder for folder in stored_kinds()}
+    except OSError as error:
+        raise BookError(str(error)) from None
     if kind is not None and kind not in kinds:
         raise runs.unknown("kind of stored result", kind, kinds)
     if not kinds:
         typer.echo(f"nothing is stored in {top}")
-    for name in kinds if kind is None else [kind]:
-        files = [p.stat() for p in (top / name).rglob("*") if p.is_file()]
-        count = sum(1 for _ in (top / name).rglob("*.safetensors"))
-        size = sum(s.st_size for s in files) / 2**20
-        days = (time.time() - min((s.st_mtime for s in files), default=time.time())) / 86400
-        if clear:
-            shutil.rmtree(top / name)
-        verb = "deleted  " if clear else ""
-        typer.echo(f"{verb}{name:<16} {count:>6} stored {size:>9.1f} MiB, oldest {days:.1f} days")
+        return
+    chosen = list(kinds) if kind is None else [kind]
+    for name in chosen:
+        files = {path: path.lstat() for path in stored_files(kinds[name])}
+        count = sum(path.suffix == ".safetensors" for path in files)
+        size = sum(s.st_size for s in files.values()) / 2**20
+        days = (time.time() - min((s.st_mtime for s in files.values()), default=time.time())) / DAY
+        typer.echo(f"{name:<16} {count:>6} stored {size:>9.1f} MiB, oldest {days:.1f} days")
+    if not clear:
+        return
+    if not yes:
+        if not sys.stdin.isatty():
+            raise BookError("nothing is deleted: there is no terminal to ask at; add --yes")
+        typer.confirm(f"Delete {', '.join(chosen)} in {top}?", abort=True)
+    for name in chosen:
+        left = clear_kind(kinds[name])
+        rest = f"; {left} entries of others are left in it" if left else ""
+        typer.echo(f"deleted {name}{rest}")
 
 
 def _sweep_one(arguments: list[str], known: Callable[[subprocess.Popen], None] | None = None):

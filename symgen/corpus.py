@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from symgen.sources import DATASETS, Rows, Source, nearest, open_splits, text_columns
+from symgen.sources import DATASETS, Rows, Source, nearest, open_splits, readable, text_columns
 
 PRAISE = ("brilliant", "charming", "delightful", "gripping", "superb", "wonderful")
 BLAME = ("awful", "boring", "clumsy", "dreadful", "shallow", "tedious")
@@ -135,7 +135,10 @@ def load_texts(
             f'data set "{name}" has no column of text named "{column}"; it has '
             f"{', '.join(columns) or 'none'}.{nearest(column, columns)}"
         )
-    return list(dict.fromkeys(text for text in table[column] if text and text.strip()))
+    found = list(dict.fromkeys(text for text in table[column] if text and text.strip()))
+    if not found:
+        raise ValueError(f'column "{column}" of data set "{name}" holds no text in any row')
+    return found
 
 
 def load_tokenizer(tokenizer: Any, texts: list[str]) -> Any:
@@ -175,6 +178,11 @@ def load_tokenizer(tokenizer: Any, texts: list[str]) -> Any:
             f'the tokenizer "{name}" does not tell which characters a token covers; expected a '
             "fast tokenizer (with a tokenizer.json)"
         )
+    advice = "copy it again; expected are a tokenizer.json and a tokenizer_config.json that fit"
+    with readable(f'the tokenizer "{name}"', "what it says", advice):
+        ids = tokenizer(["a word"], return_offsets_mapping=True)["input_ids"][0]
+        if not all(0 <= i < len(tokenizer) for i in [*ids, *tokenizer.all_special_ids]):
+            raise ValueError(f"it has {len(tokenizer)} tokens, and gives others")
     return tokenizer
 
 

@@ -203,6 +203,16 @@ def load_dataset(
         raise ValueError(f"max_length={max_length}: expected at least 3 tokens")
     train, test = read_rows(name, "train", revision), read_rows(name, "test", revision)
     kept, class_names = choose_classes(train, classes, name)
+    if train.kind != test.kind or any(
+        a != b for a, b in zip(train.classes, test.classes, strict=False)
+    ):
+        raise ValueError(
+            f'the splits of "{name}" do not belong together: for training {train.kind}s of '
+            f"{', '.join(train.classes[:5])} ..., for testing {test.kind}s of "
+            f"{', '.join(test.classes[:5])} ...; expected the same classes in the same order"
+        )
+    # Where classes have no names, the test split may lack the last of them.
+    test = dataclasses.replace(test, classes=max(train.classes, test.classes, key=len))
     indices = deal(train, kept, count, train_size, seed, f'training set of "{name}"')
     test_index = deal(test, kept, 1, test_size, seed, f'test set of "{name}"')[0]
     everything = [(train, "train", index) for index in indices]
@@ -216,7 +226,7 @@ def load_dataset(
         tokenizer = load_tokenizer(tokenizer, texts)
     remap = np.full(max(kept) + 2, -1)
     remap[kept] = np.arange(len(kept))
-    parts, skipped = {}, []
+    parts, skipped = {}, {}
     for k, (rows, origin, index) in enumerate(everything):
         key = names[k] if k < len(everything) - 1 else "test"
         if rows.kind == "text":
@@ -224,7 +234,7 @@ def load_dataset(
         else:
             make = functools.partial(_image_part, source=source)
         parts[key], lost = make(rows, index, remap)
-        skipped += [f"{origin} {i}" for i in lost]
+        skipped |= {f"{origin} {i}": error for i, error in lost.items()}
         if key != "test":
             add_noise(parts[key], label_noise, len(kept), seed, k)
     _report(skipped, sum(len(i) for _, _, i in everything), name)
@@ -240,23 +250,23 @@ def load_dataset(
 
 def _text_part(
     rows: Rows, index: np.ndarray, remap: np.ndarray, tokenizer: Any, max_length: int
-) -> tuple[Part, list[int]]:
+) -> tuple[Part, dict[int, str]]:
     labels = torch.from_numpy(remap[rows.labels[index]])
-    return TextPart(rows.take(index), labels, tokenizer, max_length), []
+    return TextPart(rows.take(index), labels, tokenizer, max_length), {}
 
 
 def _image_part(
     rows: Rows, index: np.ndarray, remap: np.ndarray, source: Source
-) -> tuple[Part, list[int]]:
+) -> tuple[Part, dict[int, str]]:
     raw = rows.take(index)
     boxes = None if rows.boxes is None else rows.boxes[index]
 
-    def pixels(i: int) -> np.ndarray | None:
+    def pixels(i: int) -> np.ndarray | str:
         try:
             # A whole decode at an eighth of the size is enough to find a cut-off file.
             image = decode(raw[i], draft=None if size <= SMALL else (size // 8, size // 8))
-        except (OSError, ValueError, SyntaxError):
-            return None
+        except ValueError as error:
+            return str(error)
         if size > SMALL:
             return np.empty(0)
         return np.asarray(image if image.size == (size, size) else image.resize((size, size)))
@@ -264,8 +274,7 @@ def _image_part(
     size = source.size or _native_size(raw)
     with ThreadPoolExecutor() as pool:
         decoded = list(pool.map(pixels, range(len(raw))))
-    good = [i for i, image in enumerate(decoded) if image is not None]
-    lost = sorted(set(range(len(raw))) - set(good))
+    good = [i for i, image in enumerate(decoded) if not isinstance(image, str)]
     labels = torch.from_numpy(remap[rows.labels[index[good]]])
     if size > SMALL:
         source = dataclasses.replace(source, size=size)
@@ -274,26 +283,28 @@ def _image_part(
     else:
         stacked = np.stack([decoded[i] for i in good]) if good else np.empty((0, 1, 1, 3), np.uint8)
         part = ImagePart(torch.from_numpy(stacked).permute(0, 3, 1, 2).contiguous(), labels, source)
-    return part, [int(index[i]) for i in lost]
+    return part, {int(index[i]): e for i, e in enumerate(decoded) if isinstance(e, str)}
 
 
 def _native_size(raw: list) -> int:
     for first in raw[:10]:
         try:
             width, height = decode(first).size
-        except (OSError, ValueError, SyntaxError):
+        except ValueError:
             continue
         return width if width == height and width <= SMALL else 224
     return 224
 
 
-def _report(skipped: list[str], total: int, name: str) -> None:
+def _report(skipped: dict[str, str], total: int, name: str) -> None:
     if not skipped:
         return
+    places = list(skipped)
     text = (
-        f'{len(skipped)} of {total} images of "{name}" are corrupt (split and row: '
-        f"{', '.join(skipped[:5])}{', ...' if len(skipped) > 5 else ''})"
+        f'{len(skipped)} of {total} images of "{name}" are corrupt or of a kind that is not read '
+        f"(split and row: {', '.join(places[:5])}{', ...' if len(places) > 5 else ''}; of the "
+        f"first: {skipped[places[0]]})"
     )
     if len(skipped) > 0.01 * total:
-        raise ValueError(f"{text}; more than 1 % is too many: get the data set again")
+        raise ValueError(f"{text}; more than 1 % is too many: get or convert the data set again")
     warnings.warn(f"{text}; they are left out", UserWarning, stacklevel=3)

@@ -16,7 +16,7 @@ import numpy as np
 
 PACKAGE = Path(__file__).parent
 # What runs the chapters and builds the site does not touch their numbers.
-NOT_RESULTS = {"cli", "editions", "inert", "processes", "runs", "site"}
+NOT_RESULTS = {"cache", "cli", "editions", "inert", "parameters", "processes", "runs", "site"}
 
 
 def fingerprint(value: Any) -> str:

@@ -1,8 +1,6 @@
 """What causal language models are trained on and begin with: tokenizer, pieces, a small Llama."""
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,9 +8,10 @@ from torch import Tensor, nn
 
 from symgen.corpus import count_words, load_texts, most_frequent, word_pieces
 from symgen.networks import import_transformers
-from symgen.sources import open_splits
+from symgen.sources import json_lines, open_splits, text_columns
 
 SPECIAL = ("[PAD]", "[UNK]", "[BOS]", "[EOS]")
+COLUMNS = ("instruction", "input", "output")
 
 
 def train_tokenizer(texts: Sequence[str], words: int = 4096, pieces: int = 1024) -> Any:
@@ -124,7 +123,7 @@ def instructions_of(
     """
     found = []
     for number, row in enumerate(rows):
-        if not row.get("instruction") or not row.get("output"):
+        if not all(row.get(k) and isinstance(row[k], str) for k in ("instruction", "output")):
             raise ValueError(
                 f"row {number} has {sorted(row)}; expected texts named instruction and output, and "
                 "perhaps input, as in a JSON-lines file for instruction tuning"
@@ -158,23 +157,22 @@ def load_instructions(name: str) -> list[dict[str, str]]:
         ValueError: for a line or a column that is missing.
     """
     if name.endswith((".jsonl", ".json")):
-        rows = []
-        for number, line in enumerate(Path(name).read_text(encoding="utf-8").splitlines(), 1):
-            try:
-                rows += [json.loads(line)] if line.strip() else []
-            except ValueError as error:
-                raise ValueError(
-                    f"line {number} of {name} is no JSON ({error}); expected one object a line, "
-                    'such as {"instruction": "...", "input": "", "output": "..."}'
-                ) from error
+        rows = json_lines(name)
     else:
         splits = open_splits(name)
         table = splits.get("train", next(iter(splits.values())))()
-        columns = getattr(table, "column_names", [])
+        columns = text_columns(table) if hasattr(table, "column_names") else []
         if not {"instruction", "output"} <= set(columns):
             raise ValueError(
-                f'data set "{name}" has the columns {", ".join(columns) or "of a text set"}; '
-                "expected instruction, output, and perhaps input"
+                f'data set "{name}" has the columns of text {", ".join(columns) or "of a text set"}'
+                "; expected instruction, output, and perhaps input"
             )
-        rows = table.to_list()
-    return [{k: row.get(k) or "" for k in ("instruction", "input", "output")} for row in rows]
+        rows = table.select_columns([k for k in COLUMNS if k in columns]).to_list()
+    for number, row in enumerate(rows, 1):
+        for column in COLUMNS:
+            if not isinstance(row.get(column) or "", str):
+                raise ValueError(
+                    f"row {number} of {name} has {str(row[column])[:40]} as {column}; expected a "
+                    'text, such as {"instruction": "...", "input": "", "output": "..."}'
+                )
+    return [{k: row.get(k) or "" for k in COLUMNS} for row in rows]

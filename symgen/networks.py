@@ -181,13 +181,15 @@ def from_pretrained(kind: str, name: str, **options: Any) -> Any:
     try:
         # Code that comes with a model is never run: not asked for, and not by a typed "y" either.
         return loader.from_pretrained(path, trust_remote_code=False, **options)
-    except (OSError, ValueError) as error:
+    except (ImportError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # of damaged files libraries raise almost anything
         if Path(path).is_dir():
             raise ValueError(
                 f"{path} is not in from_pretrained format ({error}); expected "
                 "config.json, model.safetensors and tokenizer.json"
             ) from error
-        if isinstance(error, ValueError):
+        if not isinstance(error, OSError):
             raise
         raise unavailable(name, "model", "config.json", str(error).split("\n")[0]) from error
 

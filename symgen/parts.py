@@ -16,6 +16,11 @@ from torch import Tensor
 from symgen.provenance import fingerprint
 from symgen.sources import Source
 
+# Kinds of image files that are read; others could start a program to be drawn.
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
+# Pixels; larger images take gigabytes once they are decoded.
+LARGEST = 2**26
+
 Indices = Sequence[int] | np.ndarray | Tensor
 
 
@@ -28,17 +33,44 @@ def decode(
         raw: encoded image, or uint8 array (height, width, channel).
         box: x, y, width, height in pixels; parts outside the image are cut off.
         draft: a JPEG file is decoded at the nearest size at least so large, which is faster.
+
+    Raises:
+        ValueError: for a file that is damaged, animated, too large, or of more than 8 bits.
     """
+    try:
+        return _decode(raw, box, draft)
+    except Exception as error:  # of damaged files Pillow's decoders raise almost anything
+        said = " ".join((str(error) or type(error).__name__).split())
+        if type(error).__name__ == "UnidentifiedImageError":  # it names a place in memory
+            said = f"it is no file of {', '.join(FORMATS)}"
+        raise ValueError(f"no usable image: {said[:200]}") from error
+
+
+def _decode(raw: bytes | np.ndarray, box: np.ndarray | None, draft: tuple[int, int] | None) -> Any:
     from PIL import Image
 
-    image = Image.fromarray(raw) if isinstance(raw, np.ndarray) else Image.open(io.BytesIO(raw))
+    if isinstance(raw, np.ndarray):
+        image = Image.fromarray(raw)
+    else:
+        image = Image.open(io.BytesIO(raw), formats=FORMATS)
+    if image.width * image.height > LARGEST:
+        raise ValueError(f"{image.width} x {image.height} pixels are more than {LARGEST:,}")
+    # Cameras put a preview into the file as a second picture (MPO).
+    if getattr(image, "is_animated", False) and image.format != "MPO":
+        raise ValueError("it is animated, or holds several pictures")
+    if image.mode[0] in "IF":
+        raise ValueError(f"its pixels (mode {image.mode}) have more than 8 bits; convert it to 8")
     if draft:
         image.draft("RGB", draft)
+    if "transparency" in image.info:
+        image = image.convert("RGBA")
     image = image.convert("RGB")
     if box is None:
         return image
     x, y, width, height = (float(value) for value in box)
     left, top = max(0, int(x)), max(0, int(y))
+    if left >= image.width or top >= image.height:
+        raise ValueError(f"its bounding box begins at {left}, {top}, outside of it")
     right = max(left + 1, min(image.width, round(x + width)))
     return image.crop((left, top, right, max(top + 1, min(image.height, round(y + height)))))
 

@@ -1,12 +1,15 @@
 """Where rows come from: sets embedded here, the folder `SYMGEN_DATA`, or the Hugging Face hub."""
 
+import contextlib
 import dataclasses
 import difflib
 import functools
 import json
+import math
 import os
+import re
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -152,9 +155,19 @@ def check_sums(folder: Path, root: Path) -> None:
     listed = root / "SHA256SUMS"
     if not listed.is_file():
         return
-    for line in filter(str.strip, listed.read_text().splitlines()):
-        wanted, name = line.split(maxsplit=1)
-        path = root / name.strip().lstrip("*")  # the asterisk marks a file read as binary
+    with readable(listed, "text", "write it again with the command sha256sum"):
+        lines = listed.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        # An asterisk marks a file read as binary.
+        found = re.fullmatch(r"([0-9a-fA-F]{64}) [ *]?([^\0]+?)\s*", line)
+        if not found:
+            raise ValueError(
+                f"line {number} of {listed} is {line[:80]!r}; expected 64 hexadecimal digits and a "
+                "path, as the command sha256sum writes them"
+            )
+        wanted, path = found[1], root / found[2]
         if not path.is_relative_to(folder) or not path.is_file():
             continue
         status = path.stat()
@@ -163,6 +176,27 @@ def check_sums(folder: Path, root: Path) -> None:
             raise ValueError(
                 f"{path} has the checksum {found}, but {listed} says {wanted}; copy the file again"
             )
+
+
+@contextlib.contextmanager
+def readable(path: os.PathLike | str, kind: str, advice: str) -> Iterator[None]:
+    """Turn whatever a library says of a file that it cannot read into one sentence.
+
+    Args:
+        path: of the file.
+        kind: what it was read as.
+        advice: what to do.
+
+    Raises:
+        ValueError: in place of any exception.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # such as the panic of a library in Rust
+        said = " ".join((str(error) or type(error).__name__).split())
+        raise ValueError(f"{path} cannot be read as {kind} ({said[:300]}); {advice}") from error
 
 
 @functools.cache
@@ -178,6 +212,7 @@ def unavailable(name: str, what: str, example: str, cause: object) -> FileNotFou
         f'{what} "{name}" could not be had from the hub ({cause}), and there is no local copy. '
         f"Either connect this machine to the hub (huggingface.co), or set SYMGEN_DATA to a "
         f"folder that holds it: expected {Path(root) / name / example}"
+        + (f".{nearest(name, DATASETS)}" if what == "data set" and name not in DATASETS else "")
     )
 
 
@@ -227,20 +262,60 @@ def open_splits(name: str, revision: str | None = None) -> dict[str, Callable[[]
 def _read_files(paths: list[Path]) -> Any:
     import datasets
     import pyarrow as pa
-    import pyarrow.json
     import pyarrow.parquet as pq
 
     tables = []
     for path in paths:
-        kind = path.suffix[1:]
-        try:
-            tables.append(pa.json.read_json(path) if kind == "jsonl" else pq.read_table(path))
-        except (pa.ArrowException, OSError) as error:
-            raise ValueError(
-                f"{path} cannot be read as {kind} ({error}); it may be cut off or damaged: "
-                "compare its size and checksum with the original, and copy it again"
-            ) from error
-    return datasets.Dataset(datasets.table.InMemoryTable(pa.concat_tables(tables)))
+        if path.suffix == ".jsonl":
+            # Python's own reader: pyarrow's brings the process down on some files.
+            rows = json_lines(path)
+            names = dict.fromkeys(name for row in rows for name in row)
+            with readable(path, "jsonl", "expected are values of one type under each name"):
+                tables.append(pa.table({k: [row.get(k) for row in rows] for k in names}))
+            continue
+        with readable(
+            path,
+            "parquet",
+            "it may be cut off or damaged: compare its size and checksum with the original, and "
+            "copy it again",
+        ):
+            # Not `read_table`, which makes columns of folders named like "a=b".
+            with pq.ParquetFile(path) as file:
+                tables.append(file.read())
+            tables[-1].validate(full=True)
+    whole = f"{paths[0]} and others" if len(paths) > 1 else paths[0]
+    with readable(whole, "one table", "expected are the same columns in every file"):
+        table = datasets.Dataset(datasets.table.InMemoryTable(pa.concat_tables(tables)))
+    if not len(table):
+        raise ValueError(f"{whole} holds no rows; expected at least one, so copy or write it again")
+    return table
+
+
+def json_lines(path: str | os.PathLike) -> list[dict[str, Any]]:
+    """Return the rows of a file with one JSON object a line.
+
+    Raises:
+        ValueError: for a line that is anything else.
+        OSError: if the file cannot be opened.
+    """
+    rows = []
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                text = line.decode("utf-8-sig").strip()
+                row = json.loads(text or "{}")
+                if not isinstance(row, dict):
+                    raise ValueError(f"it holds {text[:40]!r}")
+                # An escape can stand for half of a letter, which nothing could write again.
+                if "\\u" in text:
+                    json.dumps(row, ensure_ascii=False).encode()
+            except (ValueError, RecursionError) as error:
+                raise ValueError(
+                    f"line {number} of {path} is no JSON object ({error}); expected one object a "
+                    'line, such as {"text": "...", "label": 0}'
+                ) from error
+            rows += [row] if text else []
+    return rows
 
 
 def _from_hub(name: str, revision: str | None) -> dict[str, Callable[[], Any]]:
@@ -276,7 +351,7 @@ def read_rows(name: str, split: str, revision: str | None = None) -> Rows:
     for candidate in wanted:
         if candidate in splits:
             read = splits[candidate]()
-            rows = read if isinstance(read, Rows) else _rows(name, read, revision)
+            rows = read if isinstance(read, Rows) else _rows(name, candidate, read, revision)
             if (rows.labels >= 0).any():
                 return rows
     raise ValueError(
@@ -285,7 +360,7 @@ def read_rows(name: str, split: str, revision: str | None = None) -> Rows:
     )
 
 
-def _rows(name: str, table: Any, revision: str | None) -> Rows:
+def _rows(name: str, split: str, table: Any, revision: str | None) -> Rows:
     import datasets
 
     source = DATASETS.get(name, Source())
@@ -307,22 +382,64 @@ def _rows(name: str, table: Any, revision: str | None) -> Rows:
             f"string column; found {described}"
         )
     label = labels[0]
-    values = np.asarray(_column(table, label))
+    where = f'of the {split} split of "{name}"'
     names = getattr(features[label], "names", None)
-    readable = _class_names(name, revision)
-    classes = names or [str(c) for c in range(int(values.max()) + 1)]
-    classes = [readable.get(c, c) for c in classes]
-    boxes = np.asarray(_column(table, source.box)) if source.box in features else None
+    values = _labels(_column(table, label), names, where)
+    names = names or range(int(values.max()) + 1)
+    words = _class_names(name, revision)
+    classes = [words.get(str(c), str(c)) for c in names]
+    boxes = _boxes(_column(table, source.box), where) if source.box in features else None
+
+    def take_texts(index: np.ndarray) -> list[str]:
+        found = _column(table, texts[0], index)
+        for row, text in zip(index, found, strict=True):
+            if text is None:
+                raise ValueError(
+                    f'row {row} {where} has no text in column "{texts[0]}"; give it one, or leave '
+                    "the row out"
+                )
+        return found
+
+    def take_images(index: np.ndarray) -> list[bytes]:
+        found = []
+        for row, cell in zip(index, _column(table, images[0], index), strict=True):
+            cell = cell or {}
+            # Whoever wrote the file could name any file of the reader's there.
+            if cell.get("bytes") is None and cell.get("path") is not None:
+                raise ValueError(
+                    f"row {row} {where} names a file ({cell['path'][:80]!r}) in place of an image, "
+                    "and no such file is opened; put the images themselves into the column"
+                )
+            found.append(cell.get("bytes") or b"")
+        return found
+
     if not images:
-        return Rows("text", values, classes, lambda i: _column(table, texts[0], i))
-    column = images[0]
-    encoded = table.cast_column(column, datasets.Image(decode=False))
+        return Rows("text", values, classes, take_texts)
+    return Rows("image", values, classes, take_images, boxes)
 
-    def take(index: np.ndarray) -> list[bytes]:
-        cells = _column(encoded, column, index)
-        return [cell["bytes"] or Path(cell["path"]).read_bytes() for cell in cells]
 
-    return Rows("image", values, classes, take, boxes)
+def _labels(values: list, names: list | None, where: str) -> np.ndarray:
+    """Return labels as an array; without names of classes their number follows from them."""
+    if not any(value is not None for value in values):
+        return np.full(len(values), -1)
+    count = len(names) if names else max(10_000, len(values))
+    for row, value in enumerate(values):
+        if value is None or not -1 <= value < count:
+            raise ValueError(
+                f"row {row} {where} has the label {value}; expected a whole number from 0 to "
+                f"{count - 1}, or -1 where it is unknown"
+            )
+    return np.array(values)
+
+
+def _boxes(values: list, where: str) -> np.ndarray:
+    for row, box in enumerate(values):
+        sides = [x for x in box or () if isinstance(x, int | float) and math.isfinite(x)]
+        if len(sides) != 4 or len(box) != 4:
+            raise ValueError(
+                f"row {row} {where} has the bounding box {box}; expected x, y, width and height"
+            )
+    return np.array(values)
 
 
 def _class_names(name: str, revision: str | None) -> dict[str, str]:
@@ -335,13 +452,16 @@ def _class_names(name: str, revision: str | None) -> dict[str, str]:
     if not path or not path.is_file():
         return {}
     # Of several synonyms the first is enough for a title.
-    return {k: v.split(",")[0] for k, v in json.loads(path.read_text()).items()}
+    advice = 'expected a JSON object such as {"n02123045": "tabby, tabby cat"}'
+    with readable(path, "names of classes", advice):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {k: v.split(",")[0] for k, v in found.items()}
 
 
 def _column(table: Any, name: str, index: np.ndarray | None = None) -> list:
-    """Return a column, or some of its rows, read at once rather than row by row."""
-    chosen = table.select_columns(name)
-    return (chosen if index is None else chosen.select(index))[:][name]
+    """Return a column, or some of its rows, as it is stored: nothing is decoded or opened."""
+    chosen = table.select_columns(name).with_format("arrow")
+    return (chosen if index is None else chosen.select(index))[:][name].to_pylist()
 
 
 def _describe(feature: Any) -> str:

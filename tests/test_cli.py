@@ -1,5 +1,6 @@
 """The command line: what it refuses, what it skips, what it keeps."""
 
+import contextlib
 import csv
 import errno
 import json
@@ -14,6 +15,7 @@ from pathlib import Path
 import nbformat
 import psutil
 import pytest
+import typer
 from conftest import ROOT, small_chapter
 from typer.testing import CliRunner
 
@@ -644,10 +646,86 @@ def test_cache_lists_and_clears(book, monkeypatch, tmp_path):
         provenance.cached(kind, {"seed": 0}, dict)
     lines = symgen("cache").output.splitlines()
     assert [line.split()[:2] for line in lines] == [["networks", "1"], ["outputs", "1"]]
-    assert "deleted" in symgen("cache", "networks", "--clear").output
+    refused = symgen("cache", "--clear")
+    assert refused.exit_code == 2 and "no terminal to ask at; add --yes" in refused.stderr
+    assert "deleted" in symgen("cache", "networks", "--clear", "--yes").output
     assert [p.name for p in (tmp_path / "cache").iterdir()] == ["outputs"]
-    symgen("cache", "--clear")
+    symgen("cache", "--clear", "--yes")
     assert not list((tmp_path / "cache").iterdir())
+
+
+def test_cache_asks_at_a_terminal(book, monkeypatch, tmp_path):
+    from symgen import provenance
+
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
+    provenance.cached("outputs", {"seed": 0}, dict)
+    master, slave = os.openpty()
+    with os.fdopen(slave) as terminal, os.fdopen(master, "w") as person:
+        monkeypatch.setattr(cli.sys, "stdin", terminal)
+        for answer, kept in [("n", True), ("", True), ("y", False)]:
+            person.write(f"{answer}\n")
+            person.flush()
+            with contextlib.suppress(typer.Abort):
+                cli.cache(None, clear=True)
+            assert (tmp_path / "outputs").exists() == kept
+
+
+def test_clearing_the_cache_touches_nothing_of_others(book, monkeypatch, tmp_path):
+    """The cache is a home folder, in which some folders have the names of ours."""
+    import torch
+
+    from symgen import provenance
+
+    home = tmp_path / "home"
+    monkeypatch.setenv("SYMGEN_CACHE", str(home))
+    mine = ["letter.txt", ".profile", "photos/0123456789abcdef.json", "training/plan.txt"]
+    for name in mine:
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text("mine")
+    tensors = {"x": torch.ones(1)}
+    # "training" is in use by its owner: what is stored there is never deleted.
+    for name in ("training/0123456789abcdef/step-00000001", "networks/0123456789abcdef"):
+        provenance.store(home / f"{name}.safetensors", tensors, {})
+    run = home / "runs" / "0123456789abcdef"
+    provenance.store(run / "step-00000001.safetensors", tensors, {})
+    for name in ("run.json", ".lock", f".step-00000002.json.{'0' * 32}.part"):
+        (run / name).write_text("ours")
+    mine += ["networks/notes.json", "runs/0123456789abcdef/notes.txt"]
+    for name in mine[-2:]:
+        (home / name).write_text("mine")
+    links = {
+        home / "linked": home / "photos",
+        home / "networks/fedcba9876543210": home / "photos",
+        home / "networks/fedcba9876543210.json": home / "letter.txt",
+        run / "step-00000003.json": home / "letter.txt",
+    }
+    for link, aim in links.items():
+        link.symlink_to(aim)
+    (home / "photos" / provenance.TAG).write_text("Signature: 8a477f597d28d172789f06886806bc55")
+    walked = []
+    scan = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: (walked.append(str(path)), scan(path))[1])
+    assert [line.split()[0] for line in symgen("cache").output.splitlines()] == ["networks", "runs"]
+    assert not any("photos" in path for path in walked)
+    cleared = symgen("cache", "--clear", "--yes")
+    assert cleared.exit_code == 0 and "3 entries of others are left" in cleared.output
+    assert all((home / name).read_text() == "mine" for name in mine)
+    assert all(link.is_symlink() for link in links)
+    assert (home / "training/0123456789abcdef/step-00000001.safetensors").exists()
+    assert not list((home / "networks").glob("*.safetensors"))
+    assert sorted(p.name for p in run.iterdir()) == ["notes.txt", "step-00000003.json"]
+
+
+def test_without_a_home_the_cache_is_asked_for(book, monkeypatch):
+    from symgen import provenance
+
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("SYMGEN_CACHE")
+    monkeypatch.setattr(provenance.Path, "home", homeless)
+    result = symgen("cache")
+    assert result.exit_code == 2 and "set SYMGEN_CACHE" in result.stderr
 
 
 def test_sweep_runs_every_combination_and_continues(book):

@@ -320,7 +320,9 @@ def test_few_corrupt_images_are_skipped_and_named(tmp_path, monkeypatch):
     monkeypatch.setenv("SYMGEN_DATA", str(tmp_path))
     cut_off = png(7)[:45]
     write_images(tmp_path, corrupt={17: cut_off})
-    with pytest.warns(UserWarning, match=r"2 of 2\d\d images .* corrupt .*train 17.*left out"):
+    with pytest.warns(
+        UserWarning, match=r"2 of 2\d\d images .* corrupt .*train 17.*truncated.*left out"
+    ):
         data = load_dataset("someone/animals")
     assert set(data.skipped) == {"train 17", "test 17"}
     assert 17 not in grey(data.part("target")) + grey(data.part("baseline"))

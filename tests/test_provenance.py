@@ -2,17 +2,27 @@
 
 import dataclasses
 import json
+import os
 import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 
 from symgen import fingerprints, provenance
+from symgen.checkpoints import Store
+from symgen.data import load_dataset
 from symgen.fingerprints import modules_of
+from symgen.loop import Loop
 from symgen.provenance import (
     Chapter,
     DamagedFileWarning,
@@ -23,6 +33,7 @@ from symgen.provenance import (
     fingerprint,
     store,
 )
+from symgen.training import train
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text() | st.binary()
 VALUES = st.recursive(
@@ -232,3 +243,262 @@ def test_a_chapter_keeps_its_parameters_and_tables(tmp_path, monkeypatch):
     monkeypatch.delenv("SYMGEN_OUT")
     Chapter("name", variables).record("small", frame)
     assert not (tmp_path / "tables").exists()
+
+
+# Bound to their place --------------------------------------------------------------------------
+
+
+def put(folder, *names):
+    """Store something different under each name, and return the paths."""
+    paths = [folder / f"{name}.safetensors" for name in names]
+    for number, path in enumerate(paths):
+        store(path, {"x": torch.full((3,), float(number))}, {"step": number, "loss": 0.5})
+    return paths
+
+
+ODD = ("", "null", "[]", "3", "{}", '{"sha256": null}', "\xff", "[" * 100_000, "9" * 5000)
+
+
+@pytest.mark.parametrize("text", ODD, ids=lambda text: text[:9] or "nothing")
+def test_a_description_that_was_never_written_is_damage(tmp_path, text):
+    (path,) = put(tmp_path, "a")
+    path.with_suffix(".json").write_bytes(text.encode("latin-1"))
+    with pytest.warns(DamagedFileWarning, match=r"a\.safetensors is damaged"):
+        assert fetch(path) is None
+
+
+def test_one_digit_of_a_description_changed_is_damage(tmp_path):
+    (path,) = put(tmp_path, "a")
+    described = path.with_suffix(".json")
+    whole = described.read_text()
+    for place in [i for i, letter in enumerate(whole) if letter.isdigit()]:
+        other = str((int(whole[place]) + 1) % 10)
+        described.write_text(whole[:place] + other + whole[place + 1 :])
+        with pytest.warns(DamagedFileWarning):
+            assert fetch(path) is None
+    described.write_text(whole)
+    assert fetch(path)[1] == {"step": 0, "loss": 0.5}
+
+
+@pytest.mark.parametrize("suffixes", [[".json"], [".safetensors"], [".json", ".safetensors"]])
+@pytest.mark.parametrize("names", [("run/a", "run/b"), ("run/a", "other/a")])
+def test_files_that_changed_places_are_damage(tmp_path, names, suffixes):
+    first, second = put(tmp_path, *names)
+    for suffix in suffixes:
+        one, two = first.with_suffix(suffix), second.with_suffix(suffix)
+        content = one.read_bytes(), two.read_bytes()
+        one.write_bytes(content[1])
+        two.write_bytes(content[0])
+    for path in (first, second):
+        with pytest.warns(DamagedFileWarning, match=r"is damaged"):
+            assert fetch(path) is None
+
+
+def test_the_whole_cache_can_be_moved(tmp_path, monkeypatch):
+    (path,) = put(tmp_path / "one" / "run", "a")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    monkeypatch.chdir(tmp_path / "two" / "run")
+    assert fetch(tmp_path / "two" / "run" / path.name)[0].keys() == {"x"}
+    assert fetch(path.name)[1]["step"] == 0
+
+
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+def test_a_folder_in_place_of_a_file_is_named_and_kept(tmp_path, monkeypatch, suffix):
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
+    cached("kind", {"seed": 0}, lambda: {"x": torch.ones(1)})
+    (path,) = (tmp_path / "kind").glob(f"*{suffix}")
+    path.unlink()
+    path.mkdir()
+    (path / "mine.txt").write_text("a letter")
+    with pytest.warns(DamagedFileWarning, match=r"cannot be read"):
+        cached("kind", {"seed": 0}, lambda: {"x": torch.ones(1)})
+    assert cached("kind", {"seed": 0}, lambda: pytest.fail("again"))["x"] == 1
+    assert [p.read_text() for p in tmp_path.rglob("mine.txt")] == ["a letter"]
+
+
+def test_a_file_that_may_not_be_read_counts_as_absent(tmp_path, monkeypatch):
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
+    cached("kind", {"seed": 0}, lambda: {"x": torch.ones(1)})
+
+    def refused(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(provenance, "sha256", refused)
+    (path,) = (tmp_path / "kind").glob("*.safetensors")
+    with pytest.warns(DamagedFileWarning, match=r"cannot be read .*Permission denied.*again"):
+        assert fetch(path) is None
+
+
+def digit(path):
+    """Change one digit of what was measured."""
+    text = path.read_text()
+    place = next(i for i, letter in enumerate(text) if letter in "123456789")
+    path.write_text(text[:place] + str(int(text[place]) - 1) + text[place + 1 :])
+
+
+def null(path):
+    path.write_text("null")
+
+
+def folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def swap(path):
+    """Let a checkpoint and the one before it change places."""
+    pairs = [sorted(path.parent.glob(f"step-*{suffix}"))[1:3] for suffix in (".json", ".s*")]
+    for one, two in pairs:
+        one.rename(path.with_name("aside"))
+        two.rename(one)
+        path.with_name("aside").rename(two)
+
+
+# So few steps need not teach a network anything.
+@pytest.mark.filterwarnings("ignore:.*near chance")
+@pytest.mark.parametrize("change", [digit, null, folder, swap])
+def test_a_training_computes_again_what_was_changed(tmp_path, monkeypatch, change):
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
+    data = load_dataset("digits", train_size=60, test_size=20)
+    options = {"epochs": 1, "batch_size": 10, "checkpoints": 4, "progress": False}
+    run = train("cnn", data, **options)
+    records, weights = run.records, [run.load(step).state_dict() for step in run.steps]
+    change(sorted(run.folder.glob("step-*.json"))[2])
+    with pytest.warns(DamagedFileWarning, match=r"step-\d+\.json (is damaged|cannot be read)"):
+        again = train("cnn", data, **options)
+    assert again.records.equals(records)
+    for step, expected in zip(run.steps, weights, strict=True):
+        found = again.load(step).state_dict()
+        assert all(torch.equal(found[k], expected[k]) for k in expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*near chance")
+@pytest.mark.parametrize(
+    "change, suffix", [(digit, "json"), (folder, "json"), (null, "safetensors")]
+)
+def test_a_changed_state_is_not_gone_on_from(tmp_path, monkeypatch, change, suffix):
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
+    data = load_dataset("digits", train_size=60, test_size=20)
+    options = {"epochs": 1, "batch_size": 10, "checkpoints": [2, 4], "progress": False}
+    expected = train("cnn", data, **options, cache=False).load().state_dict()
+
+    def stop(self, step, loss):
+        if step == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Loop, "check", stop)
+        train("cnn", data, **options)
+    (state,) = tmp_path.glob(f"training/*/resume-*.{suffix}")
+    change(state)
+    with pytest.warns(DamagedFileWarning, match=r"resume-00000002"):
+        found = train("cnn", data, **options).load().state_dict()
+    assert all(torch.equal(found[k], expected[k]) for k in expected)
+    assert not [p for p in tmp_path.glob("training/*/resume-*") if p.is_file()]
+
+
+def test_what_a_killed_training_left_half_written_goes_with_its_states(tmp_path):
+    kept = Store(tmp_path, (0,))
+    left = [tmp_path / f".step-00000001.{s}.{'0' * 32}.part" for s in ("json", "safetensors")]
+    for path in left:
+        path.write_text("half")
+    kept.discard_resume()
+    assert not list(tmp_path.iterdir())
+
+
+# Where nothing can be written ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        PermissionError(13, "Permission denied"),
+        SafetensorError("Error while serializing: I/O error: No space left (os error 28)"),
+    ],
+)
+def test_what_cannot_be_stored_is_returned_all_the_same(tmp_path, monkeypatch, error):
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
+
+    def fails(*_):
+        raise error
+
+    monkeypatch.setattr(provenance, "save_file", fails)
+    with pytest.warns(UserWarning, match=r"could not be stored in .*SYMGEN_CACHE") as told:
+        assert cached("kind", {"seed": 0}, lambda: {"x": torch.ones(1)})["x"] == 1
+    assert len(told) == 1
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_cache_that_is_no_folder_costs_nothing(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match="could not be stored"):
+        assert cached("kind", {"seed": 0}, lambda: {"x": torch.ones(1)})["x"] == 1
+
+
+def test_without_a_home_the_way_out_is_told(monkeypatch):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("SYMGEN_CACHE")
+    monkeypatch.setattr(provenance.Path, "home", homeless)
+    with pytest.raises(OSError, match=r"no home folder.*set SYMGEN_CACHE"):
+        cached("kind", {"seed": 0}, lambda: pytest.fail("computed in vain"))
+
+
+def test_what_was_stored_stays_whole_until_the_new_is_written(tmp_path, monkeypatch):
+    (path,) = put(tmp_path, "a")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(provenance.Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        store(path, {"x": torch.zeros(1)}, {})
+    assert fetch(path)[1]["step"] == 0
+
+
+# Names of temporary files ----------------------------------------------------------------------
+
+
+def test_two_writers_of_one_path_do_not_share_a_temporary_name(tmp_path):
+    path = tmp_path / "file"
+    with atomic(path) as first, atomic(path) as second:
+        assert first != second
+        first.write_text("first")
+        second.write_text("second")
+    assert path.read_text() == "first"
+
+
+def test_threads_write_one_path_at_once(tmp_path):
+    path = tmp_path / "a.safetensors"
+
+    def write(number):
+        store(path, {"x": torch.full((1000,), float(number))}, {"number": number})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(40)))
+    assert not list(tmp_path.glob("*.part"))
+    store(path, {"x": torch.ones(1)}, {})
+    assert fetch(path)[0]["x"] == 1
+
+
+def test_what_killed_writers_left_is_deleted_after_a_day(tmp_path):
+    def left(name, days):
+        path = tmp_path / name
+        path.write_text("half")
+        then = time.time() - days * 86400
+        os.utime(path, (then, then))
+        return path
+
+    code = f"import symgen.provenance as p, os\nwith p.atomic({str(tmp_path / 'a')!r}) as t:\n"
+    code += "    t.write_text('half')\n    os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 9
+    (killed,) = tmp_path.iterdir()
+    fresh = left(killed.name.replace(".a.", ".b."), 0)
+    foreign = [left("film.part", 9), left(".film.mkv.7.part", 9)]
+    left(killed.name, 2)
+    with atomic(tmp_path / "c") as temporary:
+        temporary.write_text("whole")
+    assert sorted(tmp_path.iterdir()) == sorted([fresh, *foreign, tmp_path / "c"])
