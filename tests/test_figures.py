@@ -8,6 +8,7 @@ import torch
 
 from symgen import plots
 from symgen.generalization import interval
+from symgen.interactions import Interactions
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +91,24 @@ def test_training_is_drawn_with_the_untrained_network_left_of_the_first_step():
     assert test.get_ydata().tolist() == [0.1, 0.4, 0.7]
     assert drawn.groupby("network").size().tolist() == [3, 3, 3]
     assert "test_loss" not in drawn
+
+
+def test_similarity_without_any_salient_interaction():
+    v = torch.tensor([[0.0, 0, 0, 1]] * 2)
+    inter = Interactions.from_moebius(v)
+    figure, table = plots.plot_similarity({"a": (inter, inter)}, tau=1.0)
+    assert table.empty
+    assert all(np.isfinite(ax.get_xlim()).all() for ax in figure.axes)
+
+
+@pytest.mark.parametrize("n", [1, 4, 7, 12])
+def test_changes_are_named_by_the_orders_that_there_are(n):
+    rows = [(0, kind, m, 0.1 * m, 0.1 * m) for kind in ("new", "lost") for m in range(1, n + 1)]
+    table = pd.DataFrame(rows, columns=["sample", "kind", "order", "change", "moved"])
+    _, drawn = plots.plot_changes(table)
+    for first, last, label in ((1, 2, "1-2"), (3, 5, "3-5"), (6, n, f"6-{n}")):
+        mine = drawn[(drawn.kind == "new") & (drawn.orders == label)]
+        assert len(mine) == (first <= n)
+        if first <= n:
+            orders = range(first, min(last, n) + 1)
+            assert float(mine.change.iloc[0]) == pytest.approx(0.1 * sum(orders))
