@@ -80,7 +80,7 @@ def mark_phases(ax: Axes, phases: Phases, steps: Sequence[int]) -> None:
         ax.annotate(f"$t_{name[1]}$", place, (4, -3), **text)
 
 
-def slider(figures: Mapping[str, Figure | Axes], label: str = "") -> Any:
+def slider(figures: Mapping[Any, Figure | Axes], label: str = "") -> Any:
     """Return figures under a slider that also works on a page without a kernel.
 
     Args:

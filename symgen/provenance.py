@@ -23,6 +23,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from symgen.parameters import check_parameters
 from symgen.results import read_results
 
 try:
@@ -35,7 +36,7 @@ PARAMETER_TYPES = (bool, int, float, str, list, tuple, dict, type(None))
 #: What can become of a claim of the paper.
 VERDICTS = ("shown", "partly", "not shown", "not tested")
 # What runs the chapters and builds the site does not touch their numbers.
-NOT_RESULTS = {"cli", "editions", "runs", "site"}
+NOT_RESULTS = {"cli", "editions", "parameters", "runs", "site"}
 
 
 class DamagedFileWarning(UserWarning):
@@ -327,6 +328,9 @@ class Chapter:
         parameters: the notebook's variables (``globals()``) right after its parameters cell;
             names that start with an underscore, modules and functions are passed over.
 
+    Raises:
+        ValueError: for parameters that the chapter cannot run with; see `check_parameters`.
+
     Example:
         >>> chapter = Chapter("00_planted_logic", {"preset": "quick", "n": 10, "seed": 0})
         >>> chapter.parameters["n"]
@@ -343,6 +347,7 @@ class Chapter:
             and key not in ("In", "Out")
             and isinstance(value, PARAMETER_TYPES)
         }
+        check_parameters(name, self.parameters)
         self.tables: dict[str, pd.DataFrame] = {}
         self.inputs: dict[str, str] = {}
         self._started = time.perf_counter()
