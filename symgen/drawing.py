@@ -1,7 +1,7 @@
 """What all figures of the book share: colours, style, panels, and the slider."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -123,7 +123,7 @@ def panel_rows(count: int, columns: int, width: float, height: float, **shape: A
     return figure, axes
 
 
-def legend_below(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
+def legend_below(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
     """Draw one legend for the entries of several panels."""
     pairs = [pair for ax in axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
     figure.legend(*zip(*pairs, strict=True), loc="outside lower center", ncols=columns)

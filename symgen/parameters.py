@@ -5,7 +5,9 @@ of single chapters. Nothing heavy is imported here: a mistake is answered at onc
 """
 
 import difflib
+import importlib.util
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -33,6 +35,8 @@ DATASETS = {
         test=(43, 46, 44, 47, 50, 41, 41, 47, 44, 46),
     ),
     "planted-sentiment": Known("text", words=10, train=(2000, 2000), test=(500, 500)),
+    "planted-facts": Known("text", words=10),
+    "planted-facts-2": Known("text", words=10),
     "uoft-cs/cifar10": Known("image", 32),
     "zh-plus/tiny-imagenet": Known("image", 64),
     "bentrevett/caltech-ucsd-birds-200-2011": Known("image", 224),
@@ -127,8 +131,16 @@ RULES: dict[str, Rule] = {
     "batch_size": COUNT, "lora": SIZE,
 }  # fmt: skip
 #: Where a chapter needs more than others do.
+LANGUAGE = {
+    "learning_rate": number(0, above=True), "mixed_precision": one_of("no", "bf16"),
+    "length": whole(2), "phrases": several(NAME, 0, 16),
+    "width": Rule("a multiple of 16", lambda x: COUNT.holds(x) and x % 16 == 0),
+    "dtype": one_of(None, "auto", "float64", "float32", "bfloat16", "float16"),
+}  # fmt: skip
 CHAPTERS: dict[str, dict[str, Rule]] = {
     "00_planted_logic": {"n": whole(8, 12)},
+    "05_llm_interactions": LANGUAGE,
+    "06_fine_tuning": LANGUAGE,
     "B_baseline_networks": {"baselines": whole(2)},
 }
 # What the main study of a chapter must hold, and how a chapter divides the data otherwise.
@@ -155,9 +167,8 @@ def check_parameters(chapter: str, parameters: Mapping[str, Any]) -> None:
     if samples is not None and sample >= samples:
         raise _refusal(chapter, "", "sample", sample, f"one of the {samples} samples, which are "
                        f"numbered from 0 to {samples - 1}")  # fmt: skip
-    if max(parameters.get("sizes", [1])) > parameters.get("n", 16):
-        raise _refusal(chapter, "", "sizes", parameters["sizes"],
-                       f"numbers of variables up to n = {parameters['n']}")  # fmt: skip
+    if "model" in parameters:
+        _check_language(chapter, parameters)
     held = MAIN.get(chapter)
     if held and DATASETS.get(parameters.get("dataset"), Known(held)).kind != held:
         raise _refusal(chapter, "", "dataset", parameters["dataset"], f"a data set of {held}s; "
@@ -221,6 +232,8 @@ def _check_study(chapter: str, where: str, values: Mapping[str, Any]) -> None:
         return
     kind = _known_kind(data, network, refuse)
     n, grid, samples = get("n", 1), get("grid", 16), get("samples", 1)
+    if data.startswith("planted-facts"):
+        raise refuse("dataset", f'a data set with classes; "{data}" is for language models')
     if known.kind and kind and known.kind != kind:
         fitting = [k for k, v in NETWORKS.items() if v == known.kind]
         raise refuse("network", f'one for {known.kind}s, as "{data}" holds: {", ".join(fitting)}')
@@ -245,22 +258,66 @@ def _check_study(chapter: str, where: str, values: Mapping[str, Any]) -> None:
     _check_parts(values, known, refuse)
 
 
-def _known_kind(data: str, network: str, refuse: Callable) -> str:
-    """Return what a network takes, "" where its name does not tell; see that names are known."""
-    known = {"dataset": DATASETS, "network": NETWORKS}
-    for what, name in (("dataset", data), ("network", network)):
-        if name in known[what] or "/" in name:
-            continue
-        # Only now, since it takes seconds: the name may have been registered since.
-        from symgen import networks, sources
+def _check_language(chapter: str, values: Mapping[str, Any]) -> None:
+    """Check what a language model's chapter is given: names, and what belongs together."""
 
-        listed = sources.DATASETS if what == "dataset" else networks.NETWORKS
-        if name not in listed and not sources.local_folder(name):
-            raise refuse(what, f"one of {', '.join(listed)}, or any id <owner>/<name> on the hub "
-                         f"or under SYMGEN_DATA.{_nearest(name, listed)}")  # fmt: skip
-        if what == "network" and name in listed:
-            return listed[name].kind
-    return NETWORKS.get(network, "text")
+    def refuse(name: str, expected: str) -> ValueError:
+        return _refusal(chapter, "", name, values[name], expected)
+
+    for name in ("model", "baseline"):
+        given = values[name]
+        if given != "tiny-llama" and "/" not in given and not os.path.isdir(given):
+            from symgen.networks import CAUSAL_LMS
+
+            listed = ["tiny-llama", *CAUSAL_LMS]
+            if given not in listed:
+                raise refuse(name, f"one of {', '.join(listed)}, any id <owner>/<name> on the hub "
+                             f"or in SYMGEN_DATA, or a folder.{_nearest(given, listed)}")
+    instructions = values.get("instructions")
+    for name in ("dataset", "old") if "old" in values else ("dataset",):
+        if instructions and name == "dataset" and values[name] not in DATASETS:
+            continue  # a file or a data set whose columns are looked at when it is read
+        _known_name("dataset", values[name], refuse, name)
+        known = DATASETS.get(values[name], Known("text"))
+        if known.kind != "text":
+            raise refuse(name, "a data set of texts")
+        if instructions and name == "dataset":
+            raise refuse(name, "with instructions = True a .jsonl file or a data set with the "
+                         "columns instruction and output")  # fmt: skip
+        if name == "dataset" and not values.get("prompt") and values["n"] > (known.words or 16):
+            raise refuse("n", f'at most {known.words} words, as the texts of "{values[name]}" have')
+    if values.get("prompt", "").strip():
+        if not values["target"].strip():
+            raise refuse("target", "a text that may follow the prompt")
+    elif values.get("target") or values.get("phrases"):
+        name = "target" if values["target"] else "phrases"
+        raise refuse(name, "nothing, since there is no prompt that it belongs to; give a prompt")
+    if values.get("lora") and importlib.util.find_spec("peft") is None:
+        raise refuse("lora", "0, or peft installed: pip install 'symgen[lora]'")
+
+
+def _known_kind(data: str, network: str, refuse: Callable) -> str:
+    """Return what a network takes; see that its name and that of the data are known."""
+    _known_name("dataset", data, refuse)
+    _known_name("network", network, refuse)
+    if network in NETWORKS or "/" in network:
+        return NETWORKS.get(network, "text")
+    from symgen import networks
+
+    return networks.NETWORKS[network].kind if network in networks.NETWORKS else "text"
+
+
+def _known_name(what: str, name: str, refuse: Callable, key: str | None = None) -> None:
+    """See that there is a data set or network of a name."""
+    if "/" in name or name in {"dataset": DATASETS, "network": NETWORKS}[what]:
+        return
+    # Only now, since it takes seconds: the name may have been registered since.
+    from symgen import networks, sources
+
+    listed = sources.DATASETS if what == "dataset" else networks.NETWORKS
+    if name not in listed and not sources.local_folder(name):
+        raise refuse(key or what, f"one of {', '.join(listed)}, or any id <owner>/<name> on the "
+                     f"hub or under SYMGEN_DATA.{_nearest(name, listed)}")  # fmt: skip
 
 
 def _check_parts(values: Mapping[str, Any], known: Known, refuse: Callable) -> None:

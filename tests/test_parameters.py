@@ -15,7 +15,10 @@ from symgen.parameters import CHAPTERS, DATASETS, NETWORKS, RULES, check_paramet
 
 NAMES = runs.chapter_names(ROOT)
 # Less than what makes sense, so that a chapter takes seconds; what is not named here is as it is.
-TINY = {"epochs": 1, "train_size": 60, "samples": 2, "n": 3, "checkpoints": 2, "seeds": 1}
+TINY = {
+    "epochs": 1, "train_size": 60, "samples": 2, "n": 3, "checkpoints": 2, "seeds": 1, "width": 16,
+    "layers": 1, "probability": 0.0, "tune_size": 40, "tune_epochs": 1, "baselines": 2,
+}  # fmt: skip
 TEXT = {"dataset": "planted-sentiment", "network": "bert-tiny"}
 #: The values that are tried of every parameter; a chapter's own follow by its name.
 VALUES = {
@@ -29,11 +32,27 @@ VALUES = {
     "network": ("cnn", "resnet20", "bert-tiny"), "noise_level": (0, 0.05, 1), "kappa": (0, 1),
     "sizes": ([1], [1, 2, 3], [2, 3]), "tau": (0.001, 0.05, 1.0),
 }  # fmt: skip
+LANGUAGE = {
+    "n": (1, 2, 3, 5, 6, 10), "train_size": (1, 60), "vocabularies": ([200, 60], [1, 1]),
+    "layers": (1, 2), "length": (2, 64), "tail": (0, 1, 2, 100), "learning_rate": (1e-9, 0.004, 10),
+    # Whether a prompt is likely enough takes long to see where none is.
+    "probability": (0.0, 1e-9, 1e-6, 1e-4, 1.0), "dataset": ("planted-facts", "planted-facts-2"),
+}  # fmt: skip
 OWN: dict[str, dict] = {
     "00_planted_logic": {"n": (7, 8, 9)},
-    "05_llm_interactions": {"train_size": (None,), "epochs": (1,)},
-    "06_fine_tuning": {"train_size": (None,), "epochs": (1,)},
-}
+    "05_llm_interactions": {
+        **LANGUAGE, "masking": ("mean", "corpus", "remove", "_"), "whole": (False, True),
+        "maskings": (["corpus"], ["two words"], ["mean", "_", "remove"]),
+        # Nothing that these say is drawn, where a prompt is given.
+        "prompt": ("", "windy monday in winter , the tall sailor of the harbor will find"),
+        "target": ("", " gold"), "phrases": ([], ["windy monday", "sailor"]),
+    },
+    "06_fine_tuning": {
+        **LANGUAGE, "tune_size": (1, 40), "tune_epochs": (1, 2), "tune_rate": (1e-9, 0.002, 10.0),
+        "batch_size": (1, 1000), "lora": (0, 1), "old": ("planted-facts", "planted-facts-2"),
+        "instructions": (False,),
+    },
+}  # fmt: skip
 # A sentence about nothing: a share of no cases, or a number that does not exist.
 NOTHING = re.compile(r"\b0 of 0\b|(?<![a-z])nan(?![a-z])|not defined ?%|\binf\b", re.IGNORECASE)
 
@@ -102,8 +121,7 @@ def run_chapter(name, parameters):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_chapter_runs_with_every_value_that_it_admits(name, monkeypatch):
-    monkeypatch.setattr(matplotlib, "get_backend", lambda: "agg", raising=False)
+def test_a_chapter_runs_with_every_value_that_it_admits(name):
     matplotlib.use("agg")
     start = base(name)
     for chosen in combinations(name):
@@ -160,7 +178,17 @@ REFUSED = {
     "others": ({}, [1], [{"layers": 3}], [{"n": 99}], [{"dataset": "planted-sentiment"}],
                [{**TEXT, "n": 11}], [TEXT, TEXT], [{"epochs": 3}]),
     "side": ([], {"sample": 1}, {"samples": 0}), "split": ("half", "parts:0"),
-    "baselines": (-1, 99), "sizes": ([], [11], [0]), "tau": (0, 1.5),
+    "baselines": (-1, 99), "sizes": ([], [0]), "tau": (0, 1.5),
+}  # fmt: skip
+REFUSED_LANGUAGE = {
+    "n": (0, 11, 17, 2.5), "model": ("tiny-lama", ""), "baseline": ("nope",), "old": ("digits",),
+    "dataset": ("planted-fact", "digits", "uoft-cs/cifar10"), "width": (0, 8, 20), "layers": (0,),
+    "vocabularies": ([200], [200, 0], 200), "length": (1,), "tail": (-1,), "epochs": (0,),
+    "learning_rate": (None, 0), "dtype": ("float31",), "probability": (-0.1, 1.1),
+    "target": (" gold",), "phrases": (["sailor"],), "prompt": ("The sailor",), "masking": ("",),
+    "maskings": ([], [""]), "whole": (1,), "instructions": (True,), "tune_size": (0,),
+    "tune_rate": (0,), "tune_epochs": (0,), "batch_size": (0,), "lora": (-1,),
+    "mixed_precision": ("fp16",),
 }  # fmt: skip
 
 
@@ -171,6 +199,7 @@ def test_values_out_of_range_are_refused_with_given_expected_and_what_to_do(name
         refused = REFUSED
     else:  # its data have no labels, or are made here
         refused = {"n": (0, 17, 2.5), "samples": (0,), "seed": REFUSED["seed"], "noise": (-1,)}
+        refused |= REFUSED_LANGUAGE if "model" in known else {}
     for key, values in refused.items():
         for value in values if key in known else ():
             with pytest.raises(ValueError, match="cannot run with .*: (expected|a further)"):
