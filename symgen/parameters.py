@@ -271,8 +271,11 @@ def _check_language(chapter: str, values: Mapping[str, Any]) -> None:
 
             listed = ["tiny-llama", *CAUSAL_LMS]
             if given not in listed:
-                raise refuse(name, f"one of {', '.join(listed)}, any id <owner>/<name> on the hub "
-                             f"or in SYMGEN_DATA, or a folder.{_nearest(given, listed)}")
+                raise refuse(
+                    name,
+                    f"one of {', '.join(listed)}, any id <owner>/<name> on the hub "
+                    f"or in SYMGEN_DATA, or a folder.{_nearest(given, listed)}",
+                )
     instructions = values.get("instructions")
     for name in ("dataset", "old") if "old" in values else ("dataset",):
         if instructions and name == "dataset" and values[name] not in DATASETS:
