@@ -14,9 +14,10 @@ from symgen import Chapter, editions, load_dataset, networks, runs, sources
 from symgen.parameters import CHAPTERS, DATASETS, NETWORKS, RULES, check_parameters
 
 NAMES = runs.chapter_names(ROOT)
-# Less than what makes sense, so that a chapter takes seconds; what is not named here is as it is.
-TINY = {"epochs": 1, "train_size": 60, "samples": 2, "n": 3, "checkpoints": 2, "seeds": 1}
 TEXT = {"dataset": "planted-sentiment", "network": "bert-tiny"}
+# Less than what makes sense, so that a chapter takes seconds; what is not named here is as it is.
+TINY = {"epochs": 1, "train_size": 60, "samples": 2, "n": 3, "checkpoints": 2, "seeds": 1,
+        "others": [TEXT], "side": {}, "looks": 2}  # fmt: skip
 #: The values that are tried of every parameter; a chapter's own follow by its name.
 VALUES = {
     "n": (1, 2, 3, 4, 11), "samples": (1, 2, 3), "sample": (0, 1, 2), "seed": (0, 3),
