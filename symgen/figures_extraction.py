@@ -86,12 +86,12 @@ def plot_variables(
 
     Args:
         image: (height, width, 3) uint8.
-        boxes: (n, 4) top, left, bottom, right in pixels, of `ImageVariables.boxes`.
+        boxes: (n, 4) left, top, right, bottom in pixels, of `ImageVariables.boxes`.
         members: with these, the other variables are dimmed.
     """
     ax = plt.subplots(figsize=(3.4, 3.4))[1] if ax is None else ax
     ax.imshow(image, interpolation="nearest")
-    for i, (top, left, bottom, right) in enumerate(boxes.tolist()):
+    for i, (left, top, right, bottom) in enumerate(boxes.tolist()):
         size = (right - left, bottom - top)
         style = {"fill": False, "lw": 2.5}
         ax.add_patch(Rectangle((left - 0.5, top - 0.5), *size, ec="white", **style))

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from symgen import plots
+from symgen import ImageVariables, plots
 from symgen.generalization import interval
 
 
@@ -90,3 +90,18 @@ def test_training_is_drawn_with_the_untrained_network_left_of_the_first_step():
     assert test.get_ydata().tolist() == [0.1, 0.4, 0.7]
     assert drawn.groupby("network").size().tolist() == [3, 3, 3]
     assert "test_loss" not in drawn
+
+
+@pytest.mark.parametrize("number", [1, 5, 9, 13])
+def test_a_patch_is_drawn_where_it_is_masked(number):
+    variables = ImageVariables(torch.tensor([[number]]), grid=4)
+    height, width = 12, 20
+    ax, _ = plots.plot_variables(
+        np.zeros((height, width, 3), np.uint8), variables.boxes(height, width)[0]
+    )
+    row, column = variables.masks(height, width)[0, 0].nonzero(as_tuple=True)
+    for patch in ax.patches:
+        (left, top), (right, bottom) = patch.get_bbox().min, patch.get_bbox().max
+        # A pixel's middle is its number, so that its edges are half a pixel off.
+        assert (left, right) == (column.min() - 0.5, column.max() + 0.5)
+        assert (top, bottom) == (row.min() - 0.5, row.max() + 0.5)
