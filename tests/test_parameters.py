@@ -6,13 +6,15 @@ import re
 import warnings
 
 import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from conftest import ROOT
 
-from symgen import Chapter, editions, load_dataset, networks, runs, sources
+from symgen import Chapter, load_dataset, networks, runs, sources
 from symgen.parameters import CHAPTERS, DATASETS, NETWORKS, RULES, check_parameters
 
+matplotlib.use("agg")
 NAMES = runs.chapter_names(ROOT)
 TEXT = {"dataset": "planted-sentiment", "network": "bert-tiny"}
 # Less than what makes sense, so that a chapter takes seconds; what is not named here is as it is.
@@ -78,46 +80,66 @@ def combinations(name):
     return found
 
 
-def run_chapter(name, parameters):
-    """Run a chapter's code cells here, and return what it says: sentences, prints, figures."""
-    import matplotlib.pyplot as plt
-
-    space, said = (
-        {"__name__": "__main__", "print": lambda *x: said.append(" ".join(map(str, x)))},
-        [],
-    )
-    for cell in editions.own_code(runs.read_chapter(ROOT, name)):
-        if "parameters" in cell.metadata.get("tags", []):
-            space |= parameters
-            continue
-        body = ast.parse(cell.source).body
-        last = body.pop().value if body and isinstance(body[-1], ast.Expr) else None
-        exec(compile(ast.Module(body, []), name, "exec"), space)
-        if last is not None:
-            value = eval(compile(ast.Expression(last), name, "eval"), space)
-            said.append(str(getattr(value, "data", "")))
-        texts = [t for k in plt.get_fignums() for t in plt.figure(k).findobj(matplotlib.text.Text)]
-        said += [t.get_text() for t in texts]
-        plt.close("all")
+def run_cell(source, space):
+    """Run code as a notebook does; return all that it says: sentences, prints, figures."""
+    said, body = [], ast.parse(source).body
+    space["print"] = lambda *words: said.append(" ".join(map(str, words)))
+    last = body.pop().value if body and isinstance(body[-1], ast.Expr) else None
+    exec(compile(ast.Module(body, []), "cell", "exec"), space)
+    if last is not None:
+        value = eval(compile(ast.Expression(last), "cell", "eval"), space)
+        said.append(str(getattr(value, "data", "")))
+    figures = map(plt.figure, plt.get_fignums())
+    said += [text.get_text() for f in figures for text in f.findobj(matplotlib.text.Text)]
+    plt.close("all")
     return "\n".join(said)
 
 
+def run_chapter(name, parameters):
+    """Run a chapter's code cells here; yield each cell's number, names and what it said."""
+    space = {"__name__": "__main__", **parameters}
+    for k, cell in enumerate(runs.read_chapter(ROOT, name).cells):
+        if cell.cell_type == "code" and "parameters" not in cell.metadata.get("tags", []):
+            yield k, space, run_cell(cell.source, space)
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_chapter_runs_with_every_value_that_it_admits(name, monkeypatch):
-    monkeypatch.setattr(matplotlib, "get_backend", lambda: "agg", raising=False)
-    matplotlib.use("agg")
+def test_a_chapter_runs_with_every_value_that_it_admits(name):
     start = base(name)
     for chosen in combinations(name):
         changed = {k: v for k, v in chosen.items() if v != start[k]}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as: this training ends near chance
             try:
-                said = run_chapter(name, chosen)
+                said = "\n".join(said for *_, said in run_chapter(name, chosen))
             except Exception as error:
                 pytest.fail(f"{name} with {changed}: {type(error).__name__}: {error}")
         found = NOTHING.search(said)
         about = found and said[max(0, found.start() - 150) : found.end() + 50]
         assert not found, f"{name} with {changed} says: {about}"
+
+
+def solved(exercise, page):
+    """The code of an exercise with what stands for the reader's own replaced by the solution."""
+    own = re.search(r"\{solution\}.*?```python\n(.*?)```", page, re.DOTALL)
+    assert own, "the solution after an exercise in code shows code that passes"
+    lines, body = exercise.splitlines(), ast.parse(exercise).body
+    mine = next(node for node in body if re.search(r"\byour_\w+", ast.unparse(node)))
+    return "\n".join([*lines[: mine.lineno - 1], own[1], *lines[mine.end_lineno :]])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exercises_say_not_yet_until_they_are_solved(name):
+    cells = runs.read_chapter(ROOT, name).cells
+    start = base(name)
+    start |= {k: v for k, v in {"n": 4, "epochs": 3, "samples": 4}.items() if k in start}
+    start |= {k: v[1] for k, v in OWN.get(name, {}).items() if k == "n"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for k, space, said in run_chapter(name, start):
+            if 'print("correct"' in cells[k].source:
+                assert "not yet" in said and "correct" not in said, said
+                assert run_cell(solved(cells[k].source, cells[k + 1].source), space) == "correct"
 
 
 @pytest.mark.parametrize("name", NAMES)
