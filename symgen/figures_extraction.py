@@ -56,7 +56,12 @@ def plot_sparsity(
     styles, rows = ["-", "--", ":", "-."], []
     for i, (label, inter) in enumerate(inters.items()):
         size = inter.effects.abs().flatten(-2).reshape(-1, 2 * 2**inter.n)
-        size = (size / size.amax(-1, keepdim=True)).sort(-1, descending=True).values.cpu()
+        # Of a sample without interactions the curve is 0 throughout.
+        size = (
+            (size / size.amax(-1, keepdim=True).clamp(min=1e-300))
+            .sort(-1, descending=True)
+            .values.cpu()
+        )
         low, middle, high = torch.quantile(
             size, torch.tensor([0.1, 0.5, 0.9], dtype=size.dtype), dim=0
         )
