@@ -69,14 +69,15 @@ def whole(low: int, high: int | None = None) -> Rule:
     return Rule(words, holds)
 
 
-def number(low: float, high: float = math.inf, above: bool = False) -> Rule:
-    """Return the rule for numbers from `low`, or `above` it, to `high`."""
-    words = f"above {low:g}" if above else f"{low:g} or more"
-    words = f"a number {words}" if high == math.inf else f"a number {words}, up to {high:g}"
+def number(low: float, high: float = math.inf, above: bool = False, below: bool = False) -> Rule:
+    """Return the rule for numbers from `low` (or `above` it) to `high` (or `below` it)."""
+    words = f"a number {f'above {low:g}' if above else f'{low:g} or more'}"
+    if high < math.inf:
+        words += f", {'below' if below else 'up to'} {high:g}"
 
     def holds(x: Any) -> bool:
         real = isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
-        return real and low <= x <= high and not (above and x == low)
+        return real and low <= x <= high and not (above and x == low) and not (below and x == high)
 
     return Rule(words, holds)
 
@@ -105,6 +106,8 @@ def several(rule: Rule, least: int = 0, most: float = math.inf) -> Rule:
 FLAG, TEXT = one_of(True, False), Rule("a text", lambda x: isinstance(x, str))
 NAME = Rule("a name", lambda x: isinstance(x, str) and bool(x.strip()))
 COUNT, SIZE, STRENGTH = whole(1), whole(0), number(0)
+# With kappa = 1 no interaction is needed at all.
+KAPPA = number(0, 1, below=True)
 MAPPING = Rule("a mapping from names to values", lambda x: isinstance(x, Mapping))
 SPLIT = Rule(
     'None, "halves", "test", "thirds", or "parts:K" with a whole number K, 1 or more',
@@ -117,7 +120,7 @@ RULES: dict[str, Rule] = {
     "preset": NAME, "dataset": NAME, "network": NAME, "split": SPLIT,
     "n": whole(1, 16), "grid": COUNT, "samples": COUNT, "sample": SIZE, "sizes": several(COUNT, 1),
     "train_size": optional(COUNT), "epochs": COUNT, "checkpoints": COUNT, "baselines": SIZE,
-    "label_noise": number(0, 1), "noise": STRENGTH, "noise_level": STRENGTH, "kappa": STRENGTH,
+    "label_noise": number(0, 1), "noise": KAPPA, "kappa": KAPPA, "noise_level": STRENGTH,
     "learning_rate": optional(number(0, above=True)), "augment": FLAG,
     "mixed_precision": one_of("no", "bf16", "fp16"), "seed": whole(0, 2**31 - 1), "seeds": COUNT,
     "looks": COUNT, "followed": COUNT, "first_epoch": STRENGTH, "tau": number(0, 1, above=True),
@@ -141,6 +144,8 @@ CHAPTERS: dict[str, dict[str, Rule]] = {
     "00_planted_logic": {"n": whole(8, 12)},
     "05_llm_interactions": LANGUAGE,
     "06_fine_tuning": LANGUAGE,
+    # The ten strongest interactions are looked at, and two variables have five.
+    "01_interaction_extraction": {"n": whole(3, 16)},
     "B_baseline_networks": {"baselines": whole(2)},
 }
 # What the main study of a chapter must hold, and how a chapter divides the data otherwise.

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from symgen import plots
+from symgen import ImageVariables, plots
 from symgen.generalization import interval
 from symgen.interactions import Interactions
 
@@ -112,3 +112,18 @@ def test_changes_are_named_by_the_orders_that_there_are(n):
         if first <= n:
             orders = range(first, min(last, n) + 1)
             assert float(mine.change.iloc[0]) == pytest.approx(0.1 * sum(orders))
+
+
+@pytest.mark.parametrize("number", [1, 5, 9, 13])
+def test_a_patch_is_drawn_where_it_is_masked(number):
+    variables = ImageVariables(torch.tensor([[number]]), grid=4)
+    height, width = 12, 20
+    ax, _ = plots.plot_variables(
+        np.zeros((height, width, 3), np.uint8), variables.boxes(height, width)[0]
+    )
+    row, column = variables.masks(height, width)[0, 0].nonzero(as_tuple=True)
+    for patch in ax.patches:
+        (left, top), (right, bottom) = patch.get_bbox().min, patch.get_bbox().max
+        # A pixel's middle is its number, so that its edges are half a pixel off.
+        assert (left, right) == (column.min() - 0.5, column.max() + 0.5)
+        assert (top, bottom) == (row.min() - 0.5, row.max() + 0.5)

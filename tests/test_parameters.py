@@ -6,31 +6,47 @@ import re
 import warnings
 
 import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 from conftest import ROOT
 
-from symgen import Chapter, editions, load_dataset, networks, runs, sources
+from symgen import Chapter, load_dataset, networks, runs, sources
 from symgen.parameters import CHAPTERS, DATASETS, NETWORKS, RULES, check_parameters
 
+matplotlib.use("agg")
+
+
+class Dead(torch.nn.Module):
+    """A collapsed network, whatever it is trained on: its output does not depend on the image."""
+
+    def __init__(self, classes, channels, image_size):
+        super().__init__()
+        self.relu, self.linear = torch.nn.ReLU(), torch.nn.Linear(channels, classes)
+
+    def forward(self, x):
+        return self.linear(0.0 * self.relu(x).mean((2, 3)))
+
+
+networks.NETWORKS["dead"] = networks.Network(Dead)
 NAMES = runs.chapter_names(ROOT)
-# Less than what makes sense, so that a chapter takes seconds; what is not named here is as it is.
-TINY = {
-    "epochs": 1, "train_size": 60, "samples": 2, "n": 3, "checkpoints": 2, "seeds": 1, "width": 16,
-    "layers": 1, "probability": 0.0, "tune_size": 40, "tune_epochs": 1, "baselines": 2,
-}  # fmt: skip
 TEXT = {"dataset": "planted-sentiment", "network": "bert-tiny"}
+# Less than what makes sense, so that a chapter takes seconds; what is not named here is as it is.
+TINY = {"epochs": 1, "train_size": 60, "samples": 2, "n": 3, "checkpoints": 2, "seeds": 1,
+        "others": [TEXT], "side": {}, "looks": 2, "width": 16, "layers": 1,
+        "probability": 0.0, "tune_size": 40, "tune_epochs": 1, "baselines": 2}  # fmt: skip
 #: The values that are tried of every parameter; a chapter's own follow by its name.
 VALUES = {
-    "n": (1, 2, 3, 4, 11), "samples": (1, 2, 3), "sample": (0, 1, 2), "seed": (0, 3),
+    "n": (1, 2, 3, 11), "samples": (1, 2, 3), "sample": (0, 1, 2), "seed": (0, 3),
     "train_size": (1, 30, 60, None), "epochs": (1, 2), "checkpoints": (1, 2, 3), "seeds": (1, 2),
     "looks": (1, 2, 3), "followed": (1, 2, 5), "first_epoch": (0, 0.5, 100), "grid": (1, 2, 5, 20),
-    "label_noise": (0, 0.2, 1.0), "noise": (0, 0.02, 1, 3), "baselines": (0, 1, 2),
+    "label_noise": (0, 0.2, 1.0), "noise": (0, 0.02, 0.9, 1), "baselines": (0, 1, 2),
     "split": (None, "halves", "test", "thirds", "parts:2"), "augment": (False, True),
     "learning_rate": (None, 1e-9, 0.05), "mixed_precision": ("no", "bf16"), "side": ({}, {"n": 2}),
     "others": ([], [TEXT], [{**TEXT, "n": 2}]), "dataset": ("digits", "planted-sentiment"),
-    "network": ("cnn", "resnet20", "bert-tiny"), "noise_level": (0, 0.05, 1), "kappa": (0, 1),
-    "sizes": ([1], [1, 2, 3], [2, 3]), "tau": (0.001, 0.05, 1.0),
+    "network": ("cnn", "resnet20", "bert-tiny", "dead"), "noise_level": (0, 0.05, 1),
+    "sizes": ([1], [1, 2, 3], [2, 3]), "tau": (0.001, 0.05, 1.0), "kappa": (0, 0.9),
 }  # fmt: skip
 LANGUAGE = {
     "n": (1, 2, 3, 5, 6, 10), "train_size": (1, 60), "vocabularies": ([200, 60], [1, 1]),
@@ -96,45 +112,73 @@ def combinations(name):
     return found
 
 
-def run_chapter(name, parameters):
-    """Run a chapter's code cells here, and return what it says: sentences, prints, figures."""
-    import matplotlib.pyplot as plt
-
-    space, said = (
-        {"__name__": "__main__", "print": lambda *x: said.append(" ".join(map(str, x)))},
-        [],
-    )
-    for cell in editions.own_code(runs.read_chapter(ROOT, name)):
-        if "parameters" in cell.metadata.get("tags", []):
-            space |= parameters
-            continue
-        body = ast.parse(cell.source).body
-        last = body.pop().value if body and isinstance(body[-1], ast.Expr) else None
-        exec(compile(ast.Module(body, []), name, "exec"), space)
-        if last is not None:
-            value = eval(compile(ast.Expression(last), name, "eval"), space)
-            said.append(str(getattr(value, "data", "")))
-        texts = [t for k in plt.get_fignums() for t in plt.figure(k).findobj(matplotlib.text.Text)]
-        said += [t.get_text() for t in texts]
-        plt.close("all")
+def run_cell(source, space):
+    """Run code as a notebook does; return all that it says: sentences, prints, figures."""
+    said, body = [], ast.parse(source).body
+    space["print"] = lambda *words: said.append(" ".join(map(str, words)))
+    last = body.pop().value if body and isinstance(body[-1], ast.Expr) else None
+    exec(compile(ast.Module(body, []), "cell", "exec"), space)
+    if last is not None:
+        value = eval(compile(ast.Expression(last), "cell", "eval"), space)
+        said.append(str(getattr(value, "data", "")))
+    figures = map(plt.figure, plt.get_fignums())
+    said += [text.get_text() for f in figures for text in f.findobj(matplotlib.text.Text)]
     return "\n".join(said)
+
+
+def run_chapter(name, parameters):
+    """Run a chapter's code cells here; yield each cell's number, names and what it said."""
+    space = {"__name__": "__main__", **parameters}
+    for k, cell in enumerate(runs.read_chapter(ROOT, name).cells):
+        if cell.cell_type == "code" and "parameters" not in cell.metadata.get("tags", []):
+            try:
+                yield k, space, run_cell(cell.source, space)
+            except Exception as error:
+                error.add_note(f"in cell {k}: {cell.source}")
+                raise
+            finally:
+                plt.close("all")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_chapter_runs_with_every_value_that_it_admits(name):
-    matplotlib.use("agg")
     start = base(name)
     for chosen in combinations(name):
         changed = {k: v for k, v in chosen.items() if v != start[k]}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as: this training ends near chance
             try:
-                said = run_chapter(name, chosen)
+                said = "\n".join(said for *_, said in run_chapter(name, chosen))
             except Exception as error:
-                pytest.fail(f"{name} with {changed}: {type(error).__name__}: {error}")
+                error.add_note(f"{name} with {changed}")
+                raise
         found = NOTHING.search(said)
         about = found and said[max(0, found.start() - 150) : found.end() + 50]
         assert not found, f"{name} with {changed} says: {about}"
+
+
+def solved(exercise, page):
+    """The code of an exercise with what stands for the reader's own replaced by the solution."""
+    own = re.search(r"\{solution\}.*?```python\n(.*?)```", page, re.DOTALL)
+    assert own, "the solution after an exercise in code shows code that passes"
+    lines, body = exercise.splitlines(), ast.parse(exercise).body
+    mine = next(node for node in body if re.search(r"\byour_\w+", ast.unparse(node)))
+    return "\n".join([*lines[: mine.lineno - 1], own[1], *lines[mine.end_lineno :]])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exercises_say_not_yet_until_they_are_solved(name):
+    cells = runs.read_chapter(ROOT, name).cells
+    start = base(name)
+    start |= {k: v for k, v in {"n": 4, "epochs": 3, "samples": 4}.items() if k in start}
+    start |= {k: v[1] for k, v in OWN.get(name, {}).items() if k == "n"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for k, space, said in run_chapter(name, start):
+            if 'print("correct"' in cells[k].source:
+                assert "not yet" in said and "correct" not in said, said
+                again = run_cell(solved(cells[k].source, cells[k + 1].source), space)
+                assert again.strip() == "correct"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -146,7 +190,7 @@ def test_presets_are_admitted(name, preset):
 
 
 def test_the_names_known_here_are_those_of_the_registries():
-    kinds = {name: network.kind for name, network in networks.NETWORKS.items()}
+    kinds = {k: network.kind for k, network in networks.NETWORKS.items() if k != "dead"}
     assert kinds == NETWORKS
     assert set(DATASETS) < set(sources.DATASETS)
     assert {c for chapter in CHAPTERS.values() for c in chapter} <= set(RULES)
