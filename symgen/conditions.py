@@ -78,6 +78,8 @@ def smallest_exponent(u: Float[Tensor, "*batch order"]) -> Float[Tensor, "*batch
         tensor([1., nan, 0.])
     """
     n = u.shape[-1] - 1
+    if n < 2:  # nothing to compare: every p does it
+        return torch.zeros_like(u[..., 0])
     few, many = torch.combinations(torch.arange(1, n + 1), 2).T.to(u.device)
     ratio = (many.to(u.dtype) / few.to(u.dtype)).log()
     before, after = u[..., few], u[..., many]

@@ -1,7 +1,7 @@
 """What all figures of the book share: colours, style, panels, and the slider."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -80,7 +80,7 @@ def mark_phases(ax: Axes, phases: Phases, steps: Sequence[int]) -> None:
         ax.annotate(f"$t_{name[1]}$", place, (4, -3), **text)
 
 
-def slider(figures: Mapping[str, Figure | Axes], label: str = "") -> Any:
+def slider(figures: Mapping[Any, Figure | Axes], label: str = "") -> Any:
     """Return figures under a slider that also works on a page without a kernel.
 
     Args:
@@ -123,7 +123,7 @@ def panel_rows(count: int, columns: int, width: float, height: float, **shape: A
     return figure, axes
 
 
-def legend_below(figure: Figure, axes: Sequence[Axes], columns: int) -> None:
+def legend_below(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
     """Draw one legend for the entries of several panels."""
     pairs = [pair for ax in axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
     figure.legend(*zip(*pairs, strict=True), loc="outside lower center", ncols=columns)

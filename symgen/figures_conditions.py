@@ -195,14 +195,14 @@ def plot_one_average(v: Tensor, title: str = "") -> tuple[Figure, pd.DataFrame]:
         right.set(xlabel="m / n", ylabel="u(m) / u(n)")
         share = np.where(above, u[1:] / u[-1], np.nan)
         right.plot(m[1:] / n, share, "-o", ms=4, color=COLOURS["network"])
-        if above.all():
+        if above.all() and n > 1:
             slope = np.diff(np.log(share)) / np.diff(np.log(m[1:]))
             k = int(slope.argmax())
             look = {"color": COLOURS["and"], "lw": 4, "alpha": 0.6}
             label = f"steepest: p = {max(slope[k], 0):.2f}"
             right.plot(m[1 + k : 3 + k] / n, share[k : k + 2], label=label, **look)
             right.legend(loc="lower right", fontsize=9)
-        else:
+        elif n > 1:
             text = "u(m) is not positive for every m:\nno p"
             right.text(0.03, 0.95, text, transform=right.transAxes, va="top", size=10)
     else:

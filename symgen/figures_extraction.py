@@ -57,7 +57,12 @@ def plot_sparsity(
     styles, rows = ["-", "--", ":", "-."], []
     for i, (label, inter) in enumerate(inters.items()):
         size = inter.effects.abs().flatten(-2).reshape(-1, 2 * 2**inter.n)
-        size = (size / size.amax(-1, keepdim=True)).sort(-1, descending=True).values.cpu()
+        # Of a sample without interactions the curve is 0 throughout.
+        size = (
+            (size / size.amax(-1, keepdim=True).clamp(min=1e-300))
+            .sort(-1, descending=True)
+            .values.cpu()
+        )
         low, middle, high = torch.quantile(
             size, torch.tensor([0.1, 0.5, 0.9], dtype=size.dtype), dim=0
         )
@@ -87,12 +92,12 @@ def plot_variables(
 
     Args:
         image: (height, width, 3) uint8.
-        boxes: (n, 4) top, left, bottom, right in pixels, of `ImageVariables.boxes`.
+        boxes: (n, 4) left, top, right, bottom in pixels, of `ImageVariables.boxes`.
         members: with these, the other variables are dimmed.
     """
     ax = plt.subplots(figsize=(3.4, 3.4))[1] if ax is None else ax
     ax.imshow(image, interpolation="nearest")
-    for i, (top, left, bottom, right) in enumerate(boxes.tolist()):
+    for i, (left, top, right, bottom) in enumerate(boxes.tolist()):
         size = (right - left, bottom - top)
         style = {"fill": False, "lw": 2.5}
         ax.add_patch(Rectangle((left - 0.5, top - 0.5), *size, ec="white", **style))

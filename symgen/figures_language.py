@@ -52,11 +52,11 @@ def plot_changes(table: pd.DataFrame, ax: Axes | None = None) -> tuple[Axes, pd.
         "all" is the whole change.
     """
     ax = plt.subplots(figsize=(7.6, 4))[1] if ax is None else ax
-    table = table.assign(
-        orders=pd.cut(table["order"], [-1, 0, 2, 5, 99], labels=["none", "1-2", "3-5", "6-10"])
-    )
+    high = f"6-{max(6, table['order'].max())}"
+    bins, labels = [-1, 0, 2, 5, 99], ["none", "1-2", "3-5", high]
+    table = table.assign(orders=pd.cut(table["order"], bins, labels=labels))
     kinds = [*table["kind"].unique(), "all"]
-    looks = {"1-2": ("and", ""), "3-5": ("or", "///"), "6-10": ("test", "..."), "none": ("all", "")}
+    looks = {"1-2": ("and", ""), "3-5": ("or", "///"), high: ("test", "..."), "none": ("all", "")}
     rows = []
     for place, kind in enumerate(kinds):
         of_kind = table if kind == "all" else table[table["kind"] == kind]

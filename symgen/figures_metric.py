@@ -60,7 +60,8 @@ def plot_similarity(
             style |= {"edgecolors": "black", "zorder": 3} if ok else {"alpha": 0.8}
             place = some["target"], some["baseline"]
             drawn = ax.scatter(*place, c=some["similarity"], marker=marker, label=label, **style)
-        top = 1.3 * float(max(table["target"].abs().max(), table["baseline"].abs().max(), 0.1))
+        # First the least: without any salient interaction the others are NaN.
+        top = 1.3 * float(max(0.1, table["target"].abs().max(), table["baseline"].abs().max()))
         ray = np.concatenate([[0], np.geomspace(edge / 20, 10 * top, 200)])
         for s, look in zip((1, *lines), ("-", "--", ":", "-."), strict=False):
             for sign in (-1, 1):

@@ -89,9 +89,9 @@ def pieces_of(
     Args:
         texts: any; long ones are cut, and each ends with the tokenizer's end token.
         tokenizer: of the model.
-        length: tokens of a piece at most.
-        tail: the loss is that of so many last words, where only these can be known, and each text
-            must fit into one piece; 0 for all.
+        length: tokens of a piece at most, 2 or more.
+        tail: the loss is that of so many last words, where only these can be known, and of a long
+            text only the end is kept; 0 for all.
     """
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     found = []
@@ -103,8 +103,10 @@ def pieces_of(
         if tail:
             begin = len(text) - len(" ".join(text.split(" ")[-tail:]))
             first = max(1, sum(stop <= begin for _, stop in offsets))
-        parts = torch.tensor(ids + end).split(length)
-        found += [(p, first) for p in parts[: 1 if tail else None] if len(p) > first]
+        ids = torch.tensor(ids + end)
+        if tail and (cut := len(ids) - length) > 0:
+            ids, first = ids[cut:], max(1, first - cut)
+        found += [(p, first) for p in ids.split(length) if len(p) > first]
     return found
 
 

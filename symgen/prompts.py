@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,10 @@ from symgen.states import evaluating
 from symgen.text_variables import WORD, check_texts, phrase_spans, token_offsets, word_spans
 
 SENTENCE = re.compile(r"(?<=[.!?])\s+")
+
+
+class UnlikelyTargetWarning(UserWarning):
+    """No text has a target that is likely enough; the likeliest ones are taken."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +117,9 @@ def draw_prompts(
         models: with their tokenizers; the mean of their probabilities counts.
         samples: number of prompts.
         n: number of variables.
-        probability: of the target's first token, at least.
+        probability: of the target's first token, at least; where no text has such a target, as
+            with a model that has learned little, those with the likeliest are taken, and an
+            `UnlikelyTargetWarning` says so.
         tokenizers: of further models; prompts whose variables or target they cut are left out.
         words: of a prompt at most, function words included.
         seed: of the draws.
@@ -126,21 +133,35 @@ def draw_prompts(
     check_texts(texts)
     generator = np.random.default_rng([seed, 7])
     found: list[Prompt] = []
-    lacking = {"enough content words": 0, "a target that is likely enough": 0}
+    unlikely: list[tuple[float, Prompt]] = []
+    lacking = {"enough content words": 0, "a target that all tokenizers cut off": 0}
     for index in generator.permutation(len(texts)).tolist():
         candidates = _candidates(texts[index], n, words, generator)
+        likely = _first_likely(candidates, models, tokenizers, probability)
         lacking["enough content words"] += not candidates
-        prompt = _first_likely(candidates, models, tokenizers, probability)
-        lacking["a target that is likely enough"] += bool(candidates) and prompt is None
-        found += [prompt] if prompt else []
+        lacking["a target that all tokenizers cut off"] += bool(candidates and not likely)
+        if likely and likely[0] >= probability:
+            found.append(likely[1])
+        elif likely:
+            unlikely.append(likely)
         if len(found) == samples:
             break
-    if not found:
+    if not found and not unlikely:
         told = ", ".join(f"{count} lack {what}" for what, count in lacking.items())
         raise ValueError(
-            f"no prompt with n = {n} variables and a target of probability >= {probability} in "
-            f"{len(texts)} texts ({told}); lower n or probability, or give longer texts"
+            f"no prompt with n = {n} variables in {len(texts)} texts ({told}); lower n, or give "
+            "longer texts"
         )
+    if not found:
+        unlikely.sort(key=lambda pair: -pair[0])
+        warnings.warn(
+            f"none of {len(texts)} texts has a target of probability >= {probability}; the "
+            f"likeliest ones are taken, up to {unlikely[0][0]:.2g}. Lower probability, or train "
+            "the model longer",
+            UnlikelyTargetWarning,
+            stacklevel=2,
+        )
+        found = [prompt for _, prompt in unlikely[:samples]]
     return found
 
 
@@ -171,7 +192,9 @@ def _candidates(
 
 def _first_likely(
     candidates: Sequence[Prompt], models: Any, tokenizers: Sequence[Any], least: float
-) -> Prompt | None:
+) -> tuple[float, Prompt] | None:
+    """Return the first prompt that is likely enough, or the likeliest, with its probability."""
+    best = None
     for prompt in candidates:
         try:
             for tokenizer in [*(t for _, t in models), *tokenizers]:
@@ -179,10 +202,12 @@ def _first_likely(
                 word_spans(prompt.text, prompt.spans, tokenizer)
         except ValueError:
             continue
-        likely = [first_probability(model, t, prompt) for model, t in models]
-        if sum(likely) / len(likely) >= least:
-            return prompt
-    return None
+        likely = sum(first_probability(model, t, prompt) for model, t in models) / len(models)
+        if best is None or likely > best[0]:
+            best = likely, prompt
+        if likely >= least:
+            return best
+    return best
 
 
 @torch.inference_mode()

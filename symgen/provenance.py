@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from symgen.fingerprints import code_fingerprint, fingerprint, versions
+from symgen.parameters import check_parameters
 from symgen.results import read_results
 
 try:
@@ -237,6 +238,9 @@ class Chapter:
         parameters: the notebook's variables (``globals()``) right after its parameters cell;
             names that start with an underscore, modules and functions are passed over.
 
+    Raises:
+        ValueError: for parameters that the chapter cannot run with; see `check_parameters`.
+
     Example:
         >>> chapter = Chapter("00_planted_logic", {"preset": "quick", "n": 10, "seed": 0})
         >>> chapter.parameters["n"]
@@ -253,6 +257,7 @@ class Chapter:
             and key not in ("In", "Out")
             and isinstance(value, PARAMETER_TYPES)
         }
+        check_parameters(name, self.parameters)
         self.tables: dict[str, pd.DataFrame] = {}
         self.inputs: dict[str, str] = {}
         self._started = time.perf_counter()

@@ -32,7 +32,7 @@ def order_distribution(
 
 
 def shape_distance(
-    first: Float[Tensor, "*batch 2 order"], second: Float[Tensor, "*batch 2 order"]
+    first: Float[Tensor, "*batch 2 order"], second: Float[Tensor, "*other 2 order"]
 ) -> float:
     """Return the total variation between two distributions over signs and orders.
 

@@ -64,6 +64,11 @@ def test_powers_of_m_have_their_own_exponent_and_a_fall_has_none_to_speak_of():
     assert conditions.downward(u).tolist()[:3] == [0, 0, 1]
 
 
+def test_one_variable_leaves_nothing_to_compare():
+    u = conditions.average_output(outputs(5, 1))
+    assert conditions.smallest_exponent(u).tolist() == [0] * 5
+
+
 def test_shuffling_keeps_the_outputs_and_both_ends():
     v = outputs(3, 5)
     mixed = conditions.shuffled(v, seed=1)

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import symgen
-from symgen import plots
+from symgen import ImageVariables, plots
+from symgen.interactions import Interactions
 from symgen.intervals import interval
 
 
@@ -164,3 +165,39 @@ def test_plain_text_is_markdown_and_html_of_itself(text):
     assert "\n" not in found
     assert html.unescape(found) == f"x{wanted}x"
     assert not re.search(r"[^\w &#;]|_", found)
+
+
+def test_similarity_without_any_salient_interaction():
+    v = torch.tensor([[0.0, 0, 0, 1]] * 2)
+    inter = Interactions.from_moebius(v)
+    figure, table = plots.plot_similarity({"a": (inter, inter)}, tau=1.0)
+    assert table.empty
+    assert all(np.isfinite(ax.get_xlim()).all() for ax in figure.axes)
+
+
+@pytest.mark.parametrize("n", [1, 4, 7, 12])
+def test_changes_are_named_by_the_orders_that_there_are(n):
+    rows = [(0, kind, m, 0.1 * m, 0.1 * m) for kind in ("new", "lost") for m in range(1, n + 1)]
+    table = pd.DataFrame(rows, columns=["sample", "kind", "order", "change", "moved"])
+    _, drawn = plots.plot_changes(table)
+    for first, last, label in ((1, 2, "1-2"), (3, 5, "3-5"), (6, n, f"6-{n}")):
+        mine = drawn[(drawn.kind == "new") & (drawn.orders == label)]
+        assert len(mine) == (first <= n)
+        if first <= n:
+            orders = range(first, min(last, n) + 1)
+            assert float(mine.change.iloc[0]) == pytest.approx(0.1 * sum(orders))
+
+
+@pytest.mark.parametrize("number", [1, 5, 9, 13])
+def test_a_patch_is_drawn_where_it_is_masked(number):
+    variables = ImageVariables(torch.tensor([[number]]), grid=4)
+    height, width = 12, 20
+    ax, _ = plots.plot_variables(
+        np.zeros((height, width, 3), np.uint8), variables.boxes(height, width)[0]
+    )
+    row, column = variables.masks(height, width)[0, 0].nonzero(as_tuple=True)
+    for patch in ax.patches:
+        (left, top), (right, bottom) = patch.get_bbox().min, patch.get_bbox().max
+        # A pixel's middle is its number, so that its edges are half a pixel off.
+        assert (left, right) == (column.min() - 0.5, column.max() + 0.5)
+        assert (top, bottom) == (row.min() - 0.5, row.max() + 0.5)

@@ -15,7 +15,7 @@ from symgen import memory, small_world
 from symgen.corpus import load_tokenizer
 from symgen.language import EXTRACTION, _removed_outputs, check_causal, mask_baseline
 from symgen.language_data import tiny_llama
-from symgen.prompts import Prompt, first_probability, target_tokens
+from symgen.prompts import Prompt, UnlikelyTargetWarning, first_probability, target_tokens
 from symgen.provenance import DamagedFileWarning, fetch
 
 transformers = pytest.importorskip("transformers")
@@ -324,8 +324,19 @@ def test_prompts_are_drawn_where_the_model_expects_the_word(tokenizer):
     assert all(first_probability(model, tokenizer, prompt) >= p[2] for prompt in some)
     with pytest.raises(ValueError, match=r"no prompt with n = 9 .* \(12 lack enough content words"):
         symgen.draw_prompts(TEXTS, judge, n=9)
-    with pytest.raises(ValueError, match=r"12 lack a target that is likely enough"):
-        symgen.draw_prompts(TEXTS, judge, n=3, probability=1.0)
+
+
+def test_where_no_target_is_likely_enough_the_likeliest_are_taken(tokenizer):
+    model = build("llama", tokenizer)
+    judge = [(model, tokenizer)]
+    with pytest.warns(UnlikelyTargetWarning, match=r"none of 12 texts .* >= 1.0; the likeliest"):
+        drawn = symgen.draw_prompts(TEXTS, judge, samples=3, n=3, probability=1.0)
+    p = [first_probability(model, tokenizer, prompt) for prompt in drawn]
+    assert len(p) == 3 and p == sorted(p, reverse=True)
+    # No other text has a prompt that is likelier, among the same places to cut it.
+    with pytest.warns(UnlikelyTargetWarning):
+        every = symgen.draw_prompts(TEXTS, judge, samples=99, n=3, probability=1.0)
+    assert len(every) == len(TEXTS) and every[:3] == drawn
 
 
 def test_models_that_are_not_causal(tokenizer):
@@ -496,6 +507,14 @@ def test_low_rank_adapters_are_all_that_is_stored(tokenizer):
 def test_the_loss_is_that_of_the_last_words_or_of_the_answer(tokenizer, tmp_path):
     (ids, first), *_ = symgen.pieces_of(TEXTS, tokenizer, 64, tail=2)
     assert tokenizer.decode(ids[first:]).split()[0] in ("boat.", "boat")
+    # Of a text that is too long the end is kept, where the loss is.
+    for length in (2, 3, 5):
+        for (part, begin), text in zip(
+            symgen.pieces_of(TEXTS, tokenizer, length, tail=2), TEXTS, strict=True
+        ):
+            ids = tokenizer(text)["input_ids"] + [tokenizer.eos_token_id]
+            assert part.tolist() == ids[-length:]
+            assert 1 <= begin < len(part)
     rows = [{"instruction": "take", "input": "the rope", "output": "long boat"}]
     (ids, first), *_ = symgen.instructions_of(rows, tokenizer)
     assert tokenizer.decode(ids[first:], skip_special_tokens=True) == "long boat"

@@ -10,10 +10,12 @@ import re
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
 import yaml
 from conftest import ROOT
 
+import symgen
 from symgen import editions, runs
 
 CHAPTERS = runs.chapter_names(ROOT)
@@ -123,6 +125,21 @@ def test_presets_name_known_chapters_and_known_parameters(preset):
     if preset == "quick":
         assert list(values) == CHAPTERS
         assert not any(values.values())
+
+
+def test_the_phases_by_hand_are_those_of_the_code():
+    cells = runs.read_chapter(ROOT, "03_three_phase_dynamics").cells
+    text = next(c.source for c in cells if ":label: phases-by-hand" in c.source)
+    listed = re.findall(r"\d+(?:, ?\s?\d+){4}", text.replace("\n", " "))
+    gained, lost = (np.array(list(map(float, x.split(",")))) for x in listed)
+    power = gained / (gained + lost)
+    told = [f"= {h:.2f}" for h in power]
+    assert all(h in text for h in told), told
+    for r, t2 in ((1.0, 5), (2.0, 4)):
+        found = symgen.phases(range(1, 6), power, gained, lost, r=r)
+        assert (found.t1, found.t2) == (3, t2)
+        assert f"$t_2 = {t2}$" in text
+    assert "$t_1 = 3$" in text
 
 
 def test_the_same_presets_are_documented():

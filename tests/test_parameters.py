@@ -1,0 +1,268 @@
+"""Every parameter a chapter admits it runs with; every other is refused before any work."""
+
+import ast
+import random
+import re
+import warnings
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+
+from symgen import Chapter, load_dataset, networks, runs, sources
+from symgen.parameters import CHAPTERS, DATASETS, NETWORKS, RULES, check_parameters
+
+matplotlib.use("agg")
+
+
+class Dead(torch.nn.Module):
+    """A collapsed network, whatever it is trained on: its output does not depend on the image."""
+
+    def __init__(self, classes, channels, image_size):
+        super().__init__()
+        self.relu, self.linear = torch.nn.ReLU(), torch.nn.Linear(channels, classes)
+
+    def forward(self, x):
+        return self.linear(0.0 * self.relu(x).mean((2, 3)))
+
+
+networks.NETWORKS["dead"] = networks.Network(Dead)
+NAMES = runs.chapter_names(ROOT)
+TEXT = {"dataset": "planted-sentiment", "network": "bert-tiny"}
+# Less than what makes sense, so that a chapter takes seconds; what is not named here is as it is.
+TINY = {"epochs": 1, "train_size": 60, "samples": 2, "n": 3, "checkpoints": 2, "seeds": 1,
+        "others": [TEXT], "side": {}, "looks": 2, "width": 16, "layers": 1,
+        "probability": 0.0, "tune_size": 40, "tune_epochs": 1, "baselines": 2}  # fmt: skip
+#: The values that are tried of every parameter; a chapter's own follow by its name.
+VALUES = {
+    "n": (1, 2, 3, 11), "samples": (1, 2, 3), "sample": (0, 1, 2), "seed": (0, 3),
+    "train_size": (1, 30, 60, None), "epochs": (1, 2), "checkpoints": (1, 2, 3), "seeds": (1, 2),
+    "looks": (1, 2, 3), "followed": (1, 2, 5), "first_epoch": (0, 0.5, 100), "grid": (1, 2, 5, 20),
+    "label_noise": (0, 0.2, 1.0), "noise": (0, 0.02, 0.9, 1), "baselines": (0, 1, 2),
+    "split": (None, "halves", "test", "thirds", "parts:2"), "augment": (False, True),
+    "learning_rate": (None, 1e-9, 0.05), "mixed_precision": ("no", "bf16"), "side": ({}, {"n": 2}),
+    "others": ([], [TEXT], [{**TEXT, "n": 2}]), "dataset": ("digits", "planted-sentiment"),
+    "network": ("cnn", "resnet20", "bert-tiny", "dead"), "noise_level": (0, 0.05, 1),
+    "sizes": ([1], [1, 2, 3], [2, 3]), "tau": (0.001, 0.05, 1.0), "kappa": (0, 0.9),
+}  # fmt: skip
+LANGUAGE = {
+    "n": (1, 2, 3, 5, 6, 10), "train_size": (1, 60), "vocabularies": ([200, 60], [1, 1]),
+    "layers": (1, 2), "length": (2, 64), "tail": (0, 1, 2, 100), "learning_rate": (1e-9, 0.004, 10),
+    # Whether a prompt is likely enough takes long to see where none is.
+    "probability": (0.0, 1e-9, 1e-6, 1e-4, 1.0), "dataset": ("planted-facts", "planted-facts-2"),
+}  # fmt: skip
+OWN: dict[str, dict] = {
+    "00_planted_logic": {"n": (7, 8, 9)},
+    "05_llm_interactions": {
+        **LANGUAGE, "masking": ("mean", "corpus", "remove", "_"), "whole": (False, True),
+        "maskings": (["corpus"], ["two words"], ["mean", "_", "remove"]),
+        # Nothing that these say is drawn, where a prompt is given.
+        "prompt": ("", "windy monday in winter , the tall sailor of the harbor will find"),
+        "target": ("", " gold"), "phrases": ([], ["windy monday", "sailor"]),
+    },
+    "06_fine_tuning": {
+        **LANGUAGE, "tune_size": (1, 40), "tune_epochs": (1, 2), "tune_rate": (1e-9, 0.002, 10.0),
+        "batch_size": (1, 1000), "lora": (0, 1), "old": ("planted-facts", "planted-facts-2"),
+        "instructions": (False,),
+    },
+}  # fmt: skip
+# A sentence about nothing: a share of no cases, or a number that does not exist.
+NOTHING = re.compile(r"\b0 of 0\b|(?<![a-z])nan(?![a-z])|not defined ?%|\binf\b", re.IGNORECASE)
+
+
+def base(name):
+    """The parameters of a chapter, as small as in the sweep."""
+    known = runs.defaults(runs.read_chapter(ROOT, name))
+    return {**known, **{k: v for k, v in TINY.items() if k in known}}
+
+
+def admitted(name, values):
+    try:
+        check_parameters(name, values)
+    except ValueError:
+        return False
+    return True
+
+
+def combinations(name):
+    """Few sets of admissible parameters in which every admissible value occurs at least once."""
+    draw, start = random.Random(0), base(name)
+    values = {k: v for k, v in {**VALUES, **OWN.get(name, {})}.items() if k in start}
+    start |= {
+        k: v[0] for k, v in OWN.get(name, {}).items() if k in start and not admitted(name, start)
+    }
+    missing = [(k, v) for k, options in values.items() for v in options]
+    found = []
+    while missing:
+        key, value = missing[0]
+        for attempt in range(200):
+            left = {k: [v for kk, v in missing if kk == k] or list(values[k]) for k in values}
+            # Ever fewer changes to what surely runs, until the value fits.
+            kept = [k for k in values if draw.random() * 200 > attempt]
+            chosen = {**start, **{k: draw.choice(left[k]) for k in kept}, key: value}
+            if admitted(name, chosen):
+                found.append(chosen)
+                break
+        else:
+            chosen = {key: value}
+        missing = [(k, v) for k, v in missing if k not in chosen or chosen[k] != v]
+    return found
+
+
+def run_cell(source, space):
+    """Run code as a notebook does; return all that it says: sentences, prints, figures."""
+    said, body = [], ast.parse(source).body
+    space["print"] = lambda *words: said.append(" ".join(map(str, words)))
+    last = body.pop().value if body and isinstance(body[-1], ast.Expr) else None
+    exec(compile(ast.Module(body, []), "cell", "exec"), space)
+    if last is not None:
+        value = eval(compile(ast.Expression(last), "cell", "eval"), space)
+        said.append(str(getattr(value, "data", "")))
+    figures = map(plt.figure, plt.get_fignums())
+    said += [text.get_text() for f in figures for text in f.findobj(matplotlib.text.Text)]
+    return "\n".join(said)
+
+
+def run_chapter(name, parameters):
+    """Run a chapter's code cells here; yield each cell's number, names and what it said."""
+    space = {"__name__": "__main__", **parameters}
+    for k, cell in enumerate(runs.read_chapter(ROOT, name).cells):
+        if cell.cell_type == "code" and "parameters" not in cell.metadata.get("tags", []):
+            try:
+                yield k, space, run_cell(cell.source, space)
+            except Exception as error:
+                error.add_note(f"in cell {k}: {cell.source}")
+                raise
+            finally:
+                plt.close("all")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_chapter_runs_with_every_value_that_it_admits(name):
+    start = base(name)
+    for chosen in combinations(name):
+        changed = {k: v for k, v in chosen.items() if v != start[k]}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as: this training ends near chance
+            try:
+                said = "\n".join(said for *_, said in run_chapter(name, chosen))
+            except Exception as error:
+                error.add_note(f"{name} with {changed}")
+                raise
+        found = NOTHING.search(said)
+        about = found and said[max(0, found.start() - 150) : found.end() + 50]
+        assert not found, f"{name} with {changed} says: {about}"
+
+
+def solved(exercise, page):
+    """The code of an exercise with what stands for the reader's own replaced by the solution."""
+    own = re.search(r"\{solution\}.*?```python\n(.*?)```", page, re.DOTALL)
+    assert own, "the solution after an exercise in code shows code that passes"
+    lines, body = exercise.splitlines(), ast.parse(exercise).body
+    mine = next(node for node in body if re.search(r"\byour_\w+", ast.unparse(node)))
+    return "\n".join([*lines[: mine.lineno - 1], own[1], *lines[mine.end_lineno :]])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exercises_say_not_yet_until_they_are_solved(name):
+    cells = runs.read_chapter(ROOT, name).cells
+    start = base(name)
+    start |= {k: v for k, v in {"n": 4, "epochs": 3, "samples": 4}.items() if k in start}
+    start |= {k: v[1] for k, v in OWN.get(name, {}).items() if k == "n"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for k, space, said in run_chapter(name, start):
+            if 'print("correct"' in cells[k].source:
+                assert "not yet" in said and "correct" not in said, said
+                again = run_cell(solved(cells[k].source, cells[k + 1].source), space)
+                assert again.strip() == "correct"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("preset", runs.preset_names(ROOT))
+def test_presets_are_admitted(name, preset):
+    known = runs.defaults(runs.read_chapter(ROOT, name))
+    check_parameters(name, {**known, **runs.resolve(ROOT, name, preset, {})})
+    assert set(known) <= {*RULES, "device_map"}
+
+
+def test_the_names_known_here_are_those_of_the_registries():
+    kinds = {k: network.kind for k, network in networks.NETWORKS.items() if k != "dead"}
+    assert kinds == NETWORKS
+    assert set(DATASETS) < set(sources.DATASETS)
+    assert {c for chapter in CHAPTERS.values() for c in chapter} <= set(RULES)
+
+
+@pytest.mark.parametrize("name", [name for name, known in DATASETS.items() if known.train])
+def test_sizes_known_of_embedded_data_are_theirs(name):
+    known = DATASETS[name]
+    for split, counts in (("train", known.train), ("test", known.test)):
+        rows = sources.read_rows(name, split)
+        assert tuple(map(int, np.bincount(rows.labels))) == counts
+        assert rows.kind == known.kind
+    # What is admitted can be dealt, and one more or less cannot.
+    for split, count in (("halves", 2), ("thirds", 3), ("parts:4", 5)):
+        most = sum(c // count for c in known.train)
+        for size in (len(known.train), len(known.train) + 3, most):
+            load_dataset(name, train_size=size, split=split)
+        for size in (len(known.train) - 1, most + 1):
+            with pytest.raises(ValueError):
+                load_dataset(name, train_size=size, split=split)
+
+
+REFUSED = {
+    "n": (0, 17, 2.5, True, None, "ten"), "samples": (0, -1, 450), "sample": (-1, 12),
+    "seed": (-1, 2**40), "seeds": (0,), "epochs": (0,), "checkpoints": (0,), "grid": (0, 2, 21),
+    "label_noise": (-0.1, 1.1, float("nan")), "noise": (-0.1, float("inf")), "looks": (0,),
+    "train_size": (0, 9, 10**6), "mixed_precision": ("fp8", True), "learning_rate": (0, -1),
+    "dataset": ("digit", "", "planted-sentiment"), "network": ("cn", "bert-tiny", "vgg11"),
+    "others": ({}, [1], [{"layers": 3}], [{"n": 99}], [{"dataset": "planted-sentiment"}],
+               [{**TEXT, "n": 11}], [TEXT, TEXT], [{"epochs": 3}]),
+    "side": ([], {"sample": 1}, {"samples": 0}), "split": ("half", "parts:0"),
+    "baselines": (-1, 99), "sizes": ([], [0]), "tau": (0, 1.5),
+}  # fmt: skip
+REFUSED_LANGUAGE = {
+    "n": (0, 11, 17, 2.5), "model": ("tiny-lama", ""), "baseline": ("nope",), "old": ("digits",),
+    "dataset": ("planted-fact", "digits", "uoft-cs/cifar10"), "width": (0, 8, 20), "layers": (0,),
+    "vocabularies": ([200], [200, 0], 200), "length": (1,), "tail": (-1,), "epochs": (0,),
+    "learning_rate": (None, 0), "dtype": ("float31",), "probability": (-0.1, 1.1),
+    "target": (" gold",), "phrases": (["sailor"],), "prompt": ("The sailor",), "masking": ("",),
+    "maskings": ([], [""]), "whole": (1,), "instructions": (True,), "tune_size": (0,),
+    "tune_rate": (0,), "tune_epochs": (0,), "batch_size": (0,), "lora": (-1,),
+    "mixed_precision": ("fp16",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values_out_of_range_are_refused_with_given_expected_and_what_to_do(name):
+    known = runs.defaults(runs.read_chapter(ROOT, name))
+    if "network" in known:
+        refused = REFUSED
+    else:  # its data have no labels, or are made here
+        refused = {"n": (0, 17, 2.5), "samples": (0,), "seed": REFUSED["seed"], "noise": (-1,)}
+        refused |= REFUSED_LANGUAGE if "model" in known else {}
+    for key, values in refused.items():
+        for value in values if key in known else ():
+            with pytest.raises(ValueError, match="cannot run with .*: (expected|a further)"):
+                check_parameters(name, {**known, key: value})
+
+
+def test_a_chapter_checks_before_it_starts_and_imports_little():
+    with pytest.raises(ValueError, match=r"n = 99: expected a whole number from 1 to 16"):
+        Chapter("02_order_generalization", {"n": 99})
+    source = (ROOT / "symgen" / "parameters.py").read_text(encoding="utf-8")
+    heavy = {
+        node.module or "" for node in ast.parse(source).body if isinstance(node, ast.ImportFrom)
+    }
+    assert heavy <= {"collections.abc", "typing"}
+
+
+def test_names_registered_later_are_known(monkeypatch):
+    monkeypatch.setitem(networks.NETWORKS, "mine", networks.NETWORKS["cnn"])
+    monkeypatch.setitem(sources.DATASETS, "ours", sources.DATASETS["digits"])
+    check_parameters("x", {"network": "mine", "dataset": "ours", "n": 4})
+    with pytest.raises(ValueError, match=r"patches of a 2x2 grid"):
+        check_parameters("x", {"network": "mine", "dataset": "ours", "n": 5, "grid": 2})
