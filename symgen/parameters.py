@@ -146,6 +146,10 @@ CHAPTERS: dict[str, dict[str, Rule]] = {
     "06_fine_tuning": LANGUAGE,
     # The ten strongest interactions are looked at, and two variables have five.
     "01_interaction_extraction": {"n": whole(3, 16)},
+    # Low orders, 1 and 2, are compared with higher ones.
+    "02_order_generalization": {"n": whole(3, 16)},
+    # There are low, middle and high orders, and a change takes two checkpoints.
+    "03_three_phase_dynamics": {"n": whole(3, 16), "looks": whole(2)},
     "B_baseline_networks": {"baselines": whole(2)},
 }
 # What the main study of a chapter must hold, and how a chapter divides the data otherwise.

@@ -43,8 +43,8 @@ VALUES = {
     "looks": (1, 2, 3), "followed": (1, 2, 5), "first_epoch": (0, 0.5, 100), "grid": (1, 2, 5, 20),
     "label_noise": (0, 0.2, 1.0), "noise": (0, 0.02, 0.9, 1), "baselines": (0, 1, 2),
     "split": (None, "halves", "test", "thirds", "parts:2"), "augment": (False, True),
-    "learning_rate": (None, 1e-9, 0.05), "mixed_precision": ("no", "bf16"), "side": ({}, {"n": 2}),
-    "others": ([], [TEXT], [{**TEXT, "n": 2}]), "dataset": ("digits", "planted-sentiment"),
+    "learning_rate": (None, 1e-9, 0.05), "mixed_precision": ("no", "bf16"), "side": ({}, {"samples": 1, "n": 3}),
+    "others": ([], [TEXT], [{**TEXT, "n": 3}]), "dataset": ("digits", "planted-sentiment"),
     "network": ("cnn", "resnet20", "bert-tiny", "dead"), "noise_level": (0, 0.05, 1),
     "sizes": ([1], [1, 2, 3], [2, 3]), "tau": (0.001, 0.05, 1.0), "kappa": (0, 0.9),
 }  # fmt: skip
@@ -99,7 +99,7 @@ def combinations(name):
     while missing:
         key, value = missing[0]
         for attempt in range(200):
-            left = {k: [v for kk, v in missing if kk == k] or list(values[k]) for k in values}
+            left = {k: [*values[k], *(v for kk, v in missing if kk == k)] for k in values}
             # Ever fewer changes to what surely runs, until the value fits.
             kept = [k for k in values if draw.random() * 200 > attempt]
             chosen = {**start, **{k: draw.choice(left[k]) for k in kept}, key: value}
@@ -109,7 +109,7 @@ def combinations(name):
         else:
             chosen = {key: value}
         missing = [(k, v) for k, v in missing if k not in chosen or chosen[k] != v]
-    return found
+    return found or [start]
 
 
 def run_cell(source, space):
