@@ -101,7 +101,7 @@ def claims_table(table: pd.DataFrame) -> Page:
             value += f" {row.unit}" if value and str(row.unit) != "1" else ""
             count = "" if pd.isna(row.samples) else f"{row.samples:.0f} samples"
             lines.append(
-                f"<tr><td>{html.escape(str(row.preset))}: {html.escape(str(row.setting))}</td>"
+                f"<tr><td>{html.escape(f'{row.preset}: {row.setting}')}</td>"
                 f"<td>{html.escape(str(row.measure))}</td><td>{html.escape(value)}<br>"
                 f"<small>{count}</small></td>"
                 f'<td style="background:{FACES[row.verdict]};color:black">{row.verdict}</td></tr>'

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from conftest import ROOT, small_chapter
+from test_parameters import run_chapter
 
 import symgen
 from symgen import Study, editions, plots, results, runs, site
@@ -257,6 +258,33 @@ def test_verdicts_are_drawn_once_a_claim_and_setting():
     assert [t.get_text() for t in ax.get_xticklabels()] == ["1", "2"]
     labels = [t.get_text() for t in ax.figure.legends[0].get_texts()]
     assert [label.split(maxsplit=1)[1] for label in labels] == list(VERDICTS)
+
+
+def compared(found, monkeypatch):
+    """What the page that compares says of some results."""
+    monkeypatch.setattr(Chapter, "results", lambda self, table: found)
+    return "\n".join(said for *_, said in run_chapter("paper_vs_here", {"preset": "quick"}))
+
+
+def test_the_comparison_says_when_a_chapter_failed_and_what_stored_editions_stand_for(monkeypatch):
+    found = results.read_results("claims")
+    said = compared(found, monkeypatch)
+    assert "Take care" not in said
+    others = set(found["preset"]) - {"quick"}
+    assert others and f"preset {' and '.join(sorted(others))} are those of its stored" in said
+    name = "05_llm_interactions"
+    found = found[(found["chapter"] != name) & (found["preset"] == "quick")]
+    found.attrs["failed"] = [name]
+    said = compared(found, monkeypatch)
+    assert f"In this run of preset `quick`, {name} failed." in said
+    for statement in CLAIMS["statement"][CLAIMS["chapter"] == name]:
+        assert said.count(statement) >= 2  # what is lost, and what is not tested
+    assert "stored edition" not in said
+
+
+def test_the_comparison_of_nothing_says_that_nothing_was_tested(monkeypatch):
+    said = compared(pd.DataFrame(columns=["preset", "chapter"]), monkeypatch)
+    assert f"and {len(CLAIMS)} were not tested" in said
 
 
 def test_the_table_of_claims_has_values_intervals_and_links():
