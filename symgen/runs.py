@@ -31,6 +31,7 @@ from symgen.editions import (
     write_notebook,
 )
 from symgen.fingerprints import PACKAGE, fingerprint
+from symgen.parameters import check_parameters
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
@@ -256,10 +257,6 @@ def resolve_all(
 
 
 def _check(chapter: str, parameters: Mapping[str, Any]) -> None:
-    try:
-        from symgen.parameters import check_parameters
-    except ModuleNotFoundError:
-        return
     try:
         check_parameters(chapter, parameters)
     except ValueError as error:
