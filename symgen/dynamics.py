@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 
 from symgen.baselines import Baseline, mean_baseline, token_baseline
 from symgen.data import Data, Samples
+from symgen.fingerprints import code_fingerprint, modules_of
 from symgen.generalization import (
     chance_level,
     generalization_power,
@@ -25,7 +26,7 @@ from symgen.interactions import Interactions
 from symgen.intervals import Interval, check_draws, interval
 from symgen.masking import masked_outputs
 from symgen.memory import check_states
-from symgen.provenance import cached, code_fingerprint, modules_of
+from symgen.provenance import cached
 from symgen.sparsify import MAX_VARIABLES, sparsify
 from symgen.text_variables import draw_words
 from symgen.variables import draw_patches

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -274,14 +274,18 @@ class Interactions:
         Raises:
             ValueError: if the file holds something else, or what older versions wrote.
         """
-        with safe_open(path, framework="pt") as file:
-            found = (file.metadata() or {}).get("format")
-            if found != FORMAT:
-                raise ValueError(
-                    f"{path} holds {found!r}, not {FORMAT!r} as Interactions.save writes; find the "
-                    "interactions again with this version and save them"
-                )
-            return cls(*(file.get_tensor(f.name) for f in dataclasses.fields(cls)))
+        names = [f.name for f in dataclasses.fields(cls)]
+        try:
+            with safe_open(path, framework="pt") as file:
+                found = (file.metadata() or {}).get("format")
+                if found == FORMAT:
+                    return cls(*map(file.get_tensor, names))
+        except SafetensorError as error:
+            raise ValueError(f"{path} is damaged ({error}); save the interactions again") from None
+        raise ValueError(
+            f"{path} holds {found!r}, not {FORMAT!r} as Interactions.save writes; find the "
+            "interactions again with this version and save them"
+        )
 
 
 def concatenate(parts: Sequence[Interactions]) -> Interactions:

@@ -23,12 +23,13 @@ from symgen.baselines import (
     mean_embedding_baseline,
     token_baseline,
 )
+from symgen.fingerprints import code_fingerprint, modules_of
 from symgen.interactions import Interactions
 from symgen.masking import masked_outputs
 from symgen.memory import ALIVE, Batch, check_states, device_of, largest_output
 from symgen.prefix_tree import _new_cache
 from symgen.prompts import Prompt, target_tokens
-from symgen.provenance import cached, code_fingerprint, modules_of
+from symgen.provenance import cached
 from symgen.sparsify import sparsify
 from symgen.states import check_finite, evaluating, log_odds, present_at
 from symgen.text_variables import TextVariables, check_texts, word_spans
@@ -73,6 +74,8 @@ def language_outputs(
             fit.
         MemoryError: when not even one masked prompt fits.
     """
+    if not prompts:
+        raise ValueError("prompts is empty; give one or more, such as those of draw_prompts")
     pairs = [target_tokens(prompt, tokenizer) for prompt in prompts]
     variables = [word_spans(prompt.text, prompt.spans, tokenizer) for prompt in prompts]
     check_states(len(prompts), variables[0].n)

@@ -1,6 +1,7 @@
 """A language model with its tokenizer, loaded or trained here, and its interactions."""
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,8 +71,13 @@ def open_language_model(
     """
     if name != "tiny-llama":
         model, tokenizer = networks.load_causal_lm(name, dtype, device_map)
-        weights = networks.weights_fingerprint(model)
-        return LanguageModel(name.split("/")[-1], model, tokenizer, {"weights": weights})
+        # The same weights compute something else with another setting, such as of positions.
+        settings = {k: v for k, v in model.config.to_dict().items() if k != "_name_or_path"}
+        key = {
+            "weights": networks.weights_fingerprint(model),
+            "config": json.dumps(settings, sort_keys=True, default=str),
+        }
+        return LanguageModel(name.split("/")[-1], model, tokenizer, key)
     tokenizer = train_tokenizer(texts, words, pieces=max(100, words // 4))
     model = tiny_llama(len(tokenizer), width, layers, seed)
     parts = [pieces_of(some, tokenizer, length, tail) for some in (texts, test[:200])]

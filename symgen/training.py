@@ -231,6 +231,7 @@ class TrainingRun:
         Losses are mean cross-entropies in nats, measured in eval mode on samples that are not
         augmented.
         """
+        self._compute(progress=True)  # what was damaged since
         return pd.DataFrame([self._store.record(step) for step in self.steps])
 
     def key(self, step: int = -1) -> dict[str, Any]:
@@ -261,6 +262,8 @@ class TrainingRun:
             )
         path = self._store.path(step)
         if (found := fetch(path)) is None:
+            self._lock()  # which moves the run to where the damaged file can be replaced
+            path = self._store.path(step)
             self._store.discard(step)
             self._compute(progress=True)
             found = fetch(path)

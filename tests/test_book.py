@@ -524,7 +524,8 @@ def test_a_second_build_waits_for_the_first(small, quickly, capsys):
 def test_the_header_and_the_footer_of_a_page_say_the_same(small, quickly):
     record = {
         "preset": "quick", "parameters": {"dataset": "digits"}, "device": "a CPU", "seconds": 12.34,
-        "memory": {}, "versions": {}, "code": "c0de" * 4, "inputs": {},
+        "memory": {}, "versions": {}, "code": "c0de" * 4, "inputs": {}, "threads": 1,
+        "OMP_NUM_THREADS": None,
     }  # fmt: skip
     output = nbformat.v4.new_output("display_data", Provenance(record)._repr_mimebundle_())
     add(small, executed("a_whole", [output]))

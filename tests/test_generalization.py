@@ -199,6 +199,11 @@ def test_saved_interactions_come_back(tmp_path):
         ValueError, match="not 'symgen.interactions.2'.*find the interactions again"
     ):
         Interactions.load(symgen_file)
+    whole = (tmp_path / "found.safetensors").read_bytes()
+    for damaged in (whole[:100], b"", whole[:-8], b"\xff" * 8 + whole[8:]):
+        symgen_file.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"other.safetensors is damaged \("):
+            Interactions.load(symgen_file)
 
 
 def test_the_table_lists_every_interaction_once():

@@ -302,6 +302,15 @@ def test_a_model_with_layers_on_the_disk_gives_the_same(stored_model):
         load_causal_lm(folder, device_map=everything)
 
 
+def test_a_model_with_another_setting_is_another_model(stored_model):
+    folder = Path(stored_model[0])
+    before = open_language_model(str(folder)).key
+    config = json.loads((folder / "config.json").read_text())
+    config["rms_norm_eps"] = 1e-2
+    (folder / "config.json").write_text(json.dumps(config))
+    assert open_language_model(str(folder)).key != before
+
+
 def test_code_that_comes_with_a_model_is_never_run(stored_model, monkeypatch):
     folder = Path(stored_model[0])
     config = json.loads((folder / "config.json").read_text())

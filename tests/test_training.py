@@ -228,11 +228,33 @@ def test_damaged_checkpoint_is_reported_and_recomputed(data):
     assert same(repaired, expected) and fetch(path) is not None
 
 
+def test_damaged_checkpoint_is_recomputed_where_nobody_may_write(data, monkeypatch):
+    run = train("cnn", data, **QUICK)
+    expected, folder = run.load(), run.folder
+    path = run.folder / f"step-{run.steps[-1]:08d}.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    make = Path.mkdir
+
+    def refused(self, *args, **options):
+        if folder in (self, *self.parents):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        make(self, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.warns(DamagedFileWarning), pytest.warns(UserWarning, match="cannot be written to"):
+        assert same(run.load(), expected)
+    assert run.folder != folder
+
+
 def test_damaged_record_is_reported_and_recomputed(data):
     run = train("cnn", data, **QUICK)
     records = run.records
     path = run.folder / f"step-{run.steps[1]:08d}.json"
-    path.write_text(path.read_text()[:20])
+    text = path.read_text()
+    path.write_text(text[:20])
+    with pytest.warns(DamagedFileWarning, match=r"\.json is damaged"):
+        assert run.records.equals(records)
+    path.write_text(text[:20])
     with pytest.warns(DamagedFileWarning, match=r"\.json is damaged"):
         assert train("cnn", data, **QUICK).records.equals(records)
 
