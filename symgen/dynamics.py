@@ -345,7 +345,10 @@ def phases(
         )
     if not r > 0:
         raise ValueError(f"r must be positive, got {r}")
-    peak = max(range(len(steps)), key=lambda i: power[i])
+    known = [i for i in range(len(steps)) if not np.isnan(power[i])]
+    if not known:
+        return Phases(None, None, "H is not defined at any checkpoint: nothing is salient")
+    peak = max(known, key=lambda i: power[i])
     t1 = steps[peak]
     if peak == 0:
         return Phases(None, None, "H is largest before training: no first phase is seen")

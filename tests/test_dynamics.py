@@ -52,3 +52,12 @@ def test_masked_outputs_are_stored_apart_from_the_split_found_for_them(tmp_path,
     assert not torch.equal(other.bias, first.bias)
     extractor(model, {"another": "network"})
     assert calls
+
+
+def test_phases_pass_over_checkpoints_without_generalization_power():
+    nan, gained, lost = float("nan"), [0.0, 2, 3, 3], [0.0, 1, 1, 4]
+    found = symgen.phases([0, 1, 2, 3], [nan, 0.6, 0.75, 0.4], gained, lost)
+    assert (found.t1, found.t2) == (2, 3)
+    none = symgen.phases([0, 1, 2, 3], [nan] * 4, gained, lost)
+    assert (none.t1, none.t2) == (None, None)
+    assert "not defined" in none.reason
