@@ -157,8 +157,10 @@ class Study:
             steps: checkpoints; all without.
             part, **changes: see `extractor`.
         """
+        # First, since samples that cannot be had are to be found out before anything is trained.
+        extractor = self.extractor(part, **changes)
         target, *others = self.runs
-        return track(target, others, self.extractor(part, **changes), steps)
+        return track(target, others, extractor, steps)
 
     def interactions(
         self, part: str = "test", **changes: Any

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
+from IPython.display import Markdown
 
 from symgen import Chapter, load_dataset, networks, runs, sources
 from symgen.parameters import CHAPTERS, DATASETS, NETWORKS, RULES, check_parameters
@@ -121,7 +122,7 @@ def run_cell(source, space):
     exec(compile(ast.Module(body, []), "cell", "exec"), space)
     if last is not None:
         value = eval(compile(ast.Expression(last), "cell", "eval"), space)
-        said.append(str(getattr(value, "data", "")))
+        said.append(value.data if isinstance(value, Markdown) else "")
     figures = map(plt.figure, plt.get_fignums())
     said += [text.get_text() for f in figures for text in f.findobj(matplotlib.text.Text)]
     return "\n".join(said)
