@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from outputs import logical_outputs, network_outputs, planted
 from scipy.optimize import linprog
@@ -70,6 +70,13 @@ def distance(a: symgen.Interactions, b: symgen.Interactions) -> float:
     return float(((a.effects - b.effects).abs().sum((-2, -1)) / size).max())
 
 
+def programs(v: torch.Tensor, kappa: float) -> Program:
+    """What `sparsify` makes of v (sample, state) for its methods."""
+    w = v - v[:, :1]
+    scale = w.amax(-1) - w.amin(-1)
+    return Program(w / scale[:, None], kappa * w[:, -1].abs() / scale)
+
+
 # Optimal
 
 
@@ -110,10 +117,7 @@ def test_any_dual_point_proves_a_bound(seed, kappa):
 
 @pytest.mark.parametrize("kappa", [0.0, 0.02, 0.05, 0.5])
 def test_both_methods_agree(kappa):
-    v = network_outputs(8, 4)
-    w = v - v[:, :1]
-    scale = w.amax(-1) - w.amin(-1)
-    program = Program(w / scale[:, None], kappa * w[:, -1].abs() / scale)
+    program = programs(network_outputs(8, 4), kappa)
     exact, low = interior_point.minimize(program, 1e-6, 60)
     for tol in (1e-2, 1e-3, 1e-4):
         x, bound = first_order.minimize(program, tol, 200)
@@ -205,19 +209,75 @@ def test_universal_matching(n, seed, kappa):
     check(v, symgen.sparsify(v, noise=kappa), kappa)
 
 
-@few
-@given(n=st.integers(1, 7), seed=seeds)
-def test_complement_duality_without_noise(n, seed):
-    v = noise_values(n, seed)
-    inter = symgen.sparsify(v, noise=0.0, tol=1e-6)
-    dual = symgen.sparsify(-v.flip(-1), noise=0.0, tol=1e-6)
-    torch.testing.assert_close(dual.objective, inter.objective, rtol=1e-6, atol=0)
+def dual(inter: symgen.Interactions) -> torch.Tensor:
+    """The effects of -v[N - S]: AND and OR swapped, but for single variables."""
     single = inter.order == 1
-    expected_and = torch.where(single, inter.and_, inter.or_)
-    expected_or = torch.where(single, torch.zeros_like(inter.or_), inter.and_)
+    and_ = torch.where(single, inter.and_, inter.or_)
+    return torch.stack([and_, torch.where(single, 0.0, inter.and_)], -2)
+
+
+def swapped(n: int, seed: int, kind: str) -> torch.Tensor:
+    """Outputs in which only AND or only OR is planted, both, or nothing."""
+    if kind == "nothing":
+        return noise_values(n, seed)[0]
+    and_, or_, both = planted(n, 2 if kind == "both" else 4, seed)
+    none = torch.zeros_like(and_)
+    return {"and": logical_outputs(or_, none), "or": logical_outputs(none, or_), "both": both}[kind]
+
+
+@few
+@given(
+    n=st.integers(3, 7),
+    seed=seeds,
+    kind=st.sampled_from(["and", "or", "both", "nothing"]),
+    tol=st.sampled_from([1e-1, 1e-3, 1e-6]),
+)
+# Four ANDs that are one of many optima.
+@example(n=4, seed=15, kind="and", tol=1e-3)
+@example(n=1, seed=0, kind="nothing", tol=1e-3)
+@example(n=2, seed=0, kind="nothing", tol=1e-3)
+def test_complement_duality_without_noise(n, seed, kind, tol):
+    v = swapped(n, seed, kind)
+    inter = symgen.sparsify(v, noise=0.0, tol=tol)
+    other = symgen.sparsify(-v.flip(-1), noise=0.0, tol=tol)
+    torch.testing.assert_close(other.objective, inter.objective, rtol=1e-6, atol=0)
     size = float(inter.objective)
-    torch.testing.assert_close(dual.and_, expected_and, rtol=0, atol=1e-5 * size)
-    torch.testing.assert_close(dual.or_, expected_or, rtol=0, atol=1e-5 * size)
+    torch.testing.assert_close(other.effects, dual(inter), rtol=0, atol=1e-5 * size)
+    if kind != "nothing":
+        assert (inter.effects != 0).sum() == (other.effects != 0).sum()
+
+
+@pytest.mark.parametrize("method", [interior_point, first_order])
+@pytest.mark.parametrize("kind", ["and", "or"])
+def test_both_methods_treat_and_and_or_alike(method, kind):
+    # Four planted effects that are one of many optima (3, 4), and the only one (6).
+    v = [swapped(n, seed, kind)[None] for n, seed in ((3, 0), (4, 15), (6, 0))]
+    counts = []
+    for outputs in v:
+        x, y = (
+            method.minimize(programs(w, 0.0), 1e-3, 100)[0] for w in (outputs, -outputs.flip(-1))
+        )
+        counts.append(int((x.abs() > 1e-6).sum()))
+        assert int((y.abs() > 1e-6).sum()) == counts[-1]
+        torch.testing.assert_close(x.abs().sum((0, 1)), y.abs().sum((0, 1)), rtol=0, atol=1e-5)
+    assert counts[0] > 4 and counts[1] > 4 and counts[2] == 4
+
+
+@pytest.mark.parametrize("kappa", [0.01, 0.02, 0.1])
+@pytest.mark.parametrize("kind", ["and", "or", "both", "network"])
+def test_complement_duality_with_noise(kind, kappa):
+    """Nearly: v[0] is matched exactly, which is v[N] in the dual; twice the noise allows for it."""
+    n = 5
+    v = (
+        network_outputs(n, 4)
+        if kind == "network"
+        else torch.stack([swapped(n, seed, kind) for seed in range(4)])
+    )
+    inter, other = (symgen.sparsify(w, noise=kappa) for w in (v, -v.flip(-1)))
+    more = [symgen.sparsify(w, noise=2 * kappa) for w in (v, -v.flip(-1))]
+    for one, twice in ((inter, more[1]), (other, more[0])):
+        assert (twice.objective * (1 - twice.gap) <= one.objective * (1 + 1e-7)).all()
+    torch.testing.assert_close(inter.objective, other.objective, rtol=2 * kappa, atol=0)
 
 
 def renumbered(v: torch.Tensor, labels: list[int]) -> torch.Tensor:
