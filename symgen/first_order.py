@@ -214,6 +214,7 @@ class _Path:
     def _iterate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the barrier's point x, its reflection's projection less x, and the dual u."""
         program = self.program
+        program.go_on()
         weight = _factor(self.total)[:, None, None] * self.weight
         double = 2 * (self.total / self.count)[:, None, None]
         effects, residual = z[:, :2], z[:, 2:]
