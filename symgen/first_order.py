@@ -178,7 +178,9 @@ class _Path:
         self.count = program.pairs.sum((1, 2))
         self.total = torch.full_like(program.w[:, 0], START)
         self.best = program.repaired(self.z[:, :2])
-        self.objective = self.best.abs().sum((1, 2))
+        # All given to AND, which is feasible but does not count: where it is optimal it would
+        # stay, off the centre, while the same given to OR is never looked at.
+        self.objective = torch.full_like(program.w[:, 0], torch.inf)
         self.low = torch.zeros_like(self.objective)
         self.dual = torch.zeros_like(self.best)
 
@@ -212,6 +214,7 @@ class _Path:
     def _iterate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the barrier's point x, its reflection's projection less x, and the dual u."""
         program = self.program
+        program.go_on()
         weight = _factor(self.total)[:, None, None] * self.weight
         double = 2 * (self.total / self.count)[:, None, None]
         effects, residual = z[:, :2], z[:, 2:]

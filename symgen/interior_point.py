@@ -83,7 +83,9 @@ class _Iterate:
         self.primal = self.primal.where(pairs, 1.0)
         self.mu = torch.zeros_like(program.w)
         self.best = program.repaired(torch.zeros_like(self.primal[:, :2]))
-        self.objective = self.best.abs().sum((1, 2))
+        # All given to AND, which is feasible but does not count: where it is optimal it would
+        # stay, off the centre, while the same given to OR is never looked at.
+        self.objective = torch.full_like(program.w[:, 0], torch.inf)
         self.low = torch.zeros_like(self.objective)
 
     def __getitem__(self, kept: Tensor) -> "_Iterate":

@@ -1,5 +1,8 @@
 """The linear program of the sparsest AND-OR split: its products, repairs and lower bounds."""
 
+import threading
+from concurrent.futures import CancelledError
+
 import torch
 from torch import Tensor
 
@@ -28,10 +31,11 @@ class Program:
         columns: which AND and OR effects there are, shape (2, state).
         rows: which states count, shape (state,).
         pairs: which products there are, shape (sample, 6, state).
+        stop: set from another thread to end the work on this program.
     """
 
-    def __init__(self, w: Tensor, eps: Tensor):
-        self.n = count_variables(w)
+    def __init__(self, w: Tensor, eps: Tensor, stop: threading.Event | None = None):
+        self.n, self.stop = count_variables(w), stop
         self.w, self.eps = w, eps[:, None]
         order = interaction_order(self.n).to(w.device)
         self.columns = torch.stack([order > 0, order > 1])
@@ -50,12 +54,18 @@ class Program:
         part.w, part.eps, part.pairs = self.w[kept], self.eps[kept], self.pairs[kept]
         return part
 
+    def go_on(self) -> None:
+        """Raise where the work is to end; every iteration of every method calls this."""
+        if self.stop is not None and self.stop.is_set():
+            raise CancelledError
+
     def outputs(self, x: Tensor) -> Tensor:
         """Return A x, what the effects (sample, 2, state) add up to on every state."""
         return and_or_outputs(x[:, 0], x[:, 1])
 
     def adjoint(self, mu: Tensor) -> Tensor:
         """Return A' mu, shape (sample, 2, state)."""
+        self.go_on()
         return torch.stack(and_or_adjoint(mu), 1) * self.columns
 
     def excess(self, x: Tensor, share: float = 1.0) -> Tensor:

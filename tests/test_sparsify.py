@@ -1,11 +1,13 @@
 """The sparsest split: optimal, certified, and the same however it is asked for."""
 
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from outputs import logical_outputs, network_outputs, planted
 from scipy.optimize import linprog
@@ -73,6 +75,13 @@ def distance(a: symgen.Interactions, b: symgen.Interactions) -> float:
     return float(((a.effects - b.effects).abs().sum((-2, -1)) / size).max())
 
 
+def programs(v: torch.Tensor, kappa: float) -> Program:
+    """What `sparsify` makes of v (sample, state) for its methods."""
+    w = v - v[:, :1]
+    scale = w.amax(-1) - w.amin(-1)
+    return Program(w / scale[:, None], kappa * w[:, -1].abs() / scale)
+
+
 # Optimal
 
 
@@ -113,10 +122,7 @@ def test_any_dual_point_proves_a_bound(seed, kappa):
 
 @pytest.mark.parametrize("kappa", [0.0, 0.02, 0.05, 0.5])
 def test_both_methods_agree(kappa):
-    v = network_outputs(8, 4)
-    w = v - v[:, :1]
-    scale = w.amax(-1) - w.amin(-1)
-    program = Program(w / scale[:, None], kappa * w[:, -1].abs() / scale)
+    program = programs(network_outputs(8, 4), kappa)
     exact, low = interior_point.minimize(program, 1e-6, 60)
     for tol in (1e-2, 1e-3, 1e-4):
         x, bound = first_order.minimize(program, tol, 200)
@@ -131,7 +137,7 @@ def test_both_methods_agree(kappa):
 
 @pytest.mark.parametrize("kappa", [0.0, 0.02])
 def test_more_variables_than_the_dense_method_takes(kappa):
-    v = network_outputs(11, 1)
+    v = network_outputs(12, 1)
     inter = symgen.sparsify(v, noise=kappa, tol=1e-2)
     check(v, inter, kappa)
     assert inter.gap.max() <= 1e-2
@@ -208,19 +214,75 @@ def test_universal_matching(n, seed, kappa):
     check(v, symgen.sparsify(v, noise=kappa), kappa)
 
 
-@few
-@given(n=st.integers(1, 7), seed=seeds)
-def test_complement_duality_without_noise(n, seed):
-    v = noise_values(n, seed)
-    inter = symgen.sparsify(v, noise=0.0, tol=1e-6)
-    dual = symgen.sparsify(-v.flip(-1), noise=0.0, tol=1e-6)
-    torch.testing.assert_close(dual.objective, inter.objective, rtol=1e-6, atol=0)
+def dual(inter: symgen.Interactions) -> torch.Tensor:
+    """The effects of -v[N - S]: AND and OR swapped, but for single variables."""
     single = inter.order == 1
-    expected_and = torch.where(single, inter.and_, inter.or_)
-    expected_or = torch.where(single, torch.zeros_like(inter.or_), inter.and_)
+    and_ = torch.where(single, inter.and_, inter.or_)
+    return torch.stack([and_, torch.where(single, 0.0, inter.and_)], -2)
+
+
+def swapped(n: int, seed: int, kind: str) -> torch.Tensor:
+    """Outputs in which only AND or only OR is planted, both, or nothing."""
+    if kind == "nothing":
+        return noise_values(n, seed)[0]
+    and_, or_, both = planted(n, 2 if kind == "both" else 4, seed)
+    none = torch.zeros_like(and_)
+    return {"and": logical_outputs(or_, none), "or": logical_outputs(none, or_), "both": both}[kind]
+
+
+@few
+@given(
+    n=st.integers(3, 7),
+    seed=seeds,
+    kind=st.sampled_from(["and", "or", "both", "nothing"]),
+    tol=st.sampled_from([1e-1, 1e-3, 1e-6]),
+)
+# Four ANDs that are one of many optima.
+@example(n=4, seed=15, kind="and", tol=1e-3)
+@example(n=1, seed=0, kind="nothing", tol=1e-3)
+@example(n=2, seed=0, kind="nothing", tol=1e-3)
+def test_complement_duality_without_noise(n, seed, kind, tol):
+    v = swapped(n, seed, kind)
+    inter = symgen.sparsify(v, noise=0.0, tol=tol)
+    other = symgen.sparsify(-v.flip(-1), noise=0.0, tol=tol)
+    torch.testing.assert_close(other.objective, inter.objective, rtol=1e-6, atol=0)
     size = float(inter.objective)
-    torch.testing.assert_close(dual.and_, expected_and, rtol=0, atol=1e-5 * size)
-    torch.testing.assert_close(dual.or_, expected_or, rtol=0, atol=1e-5 * size)
+    torch.testing.assert_close(other.effects, dual(inter), rtol=0, atol=1e-5 * size)
+    if kind != "nothing":
+        assert (inter.effects != 0).sum() == (other.effects != 0).sum()
+
+
+@pytest.mark.parametrize("method", [interior_point, first_order])
+@pytest.mark.parametrize("kind", ["and", "or"])
+def test_both_methods_treat_and_and_or_alike(method, kind):
+    # Four planted effects that are one of many optima (3, 4), and the only one (6).
+    v = [swapped(n, seed, kind)[None] for n, seed in ((3, 0), (4, 15), (6, 0))]
+    counts = []
+    for outputs in v:
+        x, y = (
+            method.minimize(programs(w, 0.0), 1e-3, 100)[0] for w in (outputs, -outputs.flip(-1))
+        )
+        counts.append(int((x.abs() > 1e-6).sum()))
+        assert int((y.abs() > 1e-6).sum()) == counts[-1]
+        torch.testing.assert_close(x.abs().sum((0, 1)), y.abs().sum((0, 1)), rtol=0, atol=1e-5)
+    assert counts[0] > 4 and counts[1] > 4 and counts[2] == 4
+
+
+@pytest.mark.parametrize("kappa", [0.01, 0.02, 0.1])
+@pytest.mark.parametrize("kind", ["and", "or", "both", "network"])
+def test_complement_duality_with_noise(kind, kappa):
+    """Nearly: v[0] is matched exactly, which is v[N] in the dual; twice the noise allows for it."""
+    n = 5
+    v = (
+        network_outputs(n, 4)
+        if kind == "network"
+        else torch.stack([swapped(n, seed, kind) for seed in range(4)])
+    )
+    inter, other = (symgen.sparsify(w, noise=kappa) for w in (v, -v.flip(-1)))
+    more = [symgen.sparsify(w, noise=2 * kappa) for w in (v, -v.flip(-1))]
+    for one, twice in ((inter, more[1]), (other, more[0])):
+        assert (twice.objective * (1 - twice.gap) <= one.objective * (1 + 1e-7)).all()
+    torch.testing.assert_close(inter.objective, other.objective, rtol=2 * kappa, atol=0)
 
 
 def renumbered(v: torch.Tensor, labels: list[int]) -> torch.Tensor:
@@ -261,13 +323,14 @@ def test_company_does_not_matter(n, kappa):
     assert shaped.gap.shape == (2, 3)
 
 
-@pytest.mark.parametrize("factor", [1e-8, 1e8, -1.0, 3.7])
+@pytest.mark.parametrize("factor", [1e-310, 1e-8, 1e8, 1e288, -1.0, 3.7])
 @pytest.mark.parametrize("kappa", [0.0, 0.02])
 def test_scale_does_not_matter(factor, kappa):
     v = network_outputs(7, 3)
     inter = symgen.sparsify(v, noise=kappa)
     other = symgen.sparsify(factor * v, noise=kappa)
-    torch.testing.assert_close(other.objective, abs(factor) * inter.objective, rtol=1e-6, atol=0)
+    torch.testing.assert_close(other.objective / abs(factor), inter.objective, rtol=1e-6, atol=0)
+    torch.testing.assert_close(other.gap, inter.gap, rtol=0.1, atol=1e-9)
     size = inter.objective[:, None]
     torch.testing.assert_close(other.and_ / factor / size, inter.and_ / size, rtol=0, atol=1e-6)
     torch.testing.assert_close(other.or_ / factor / size, inter.or_ / size, rtol=0, atol=1e-6)
@@ -339,6 +402,27 @@ def test_small_and_degenerate_inputs(n, kappa):
     assert (inter.gap[[0, 2]] == 0).all()
 
 
+def test_the_smallest_and_the_largest_numbers_are_matched_or_refused():
+    v = torch.tensor([[0, 1, 2, 1.0], [0, 5e-324, 0, -1e-323]], dtype=torch.float64)
+    v[0] *= 1e290 / 2
+    inter = symgen.sparsify(v, noise=0.0)
+    assert (inter.predict()[1] - v[1]).abs().max() <= 2e-323
+    assert (inter.predict()[0] - v[0]).abs().max() <= 1e280
+    assert inter.effects.isfinite().all() and (inter.gap <= 1e-3).all()
+    single = symgen.sparsify(torch.tensor([0, 3.4e38, -3.4e38, 3.4e38]), noise=0.0)
+    assert 1e39 < single.objective < 2e39 and single.gap <= 1e-3
+
+
+def test_no_number_is_no_certificate(monkeypatch):
+    def broken(program, tol, max_iter):
+        return torch.full((1, 2, 4), torch.nan).double(), torch.zeros(1).double()
+
+    monkeypatch.setattr(interior_point, "minimize", broken)
+    with pytest.warns(symgen.ConvergenceWarning, match="1 of 1 samples"):
+        inter = symgen.sparsify(torch.tensor([0, 1, 2, 1.0]))
+    assert inter.gap.isnan()
+
+
 def test_huge_noise_needs_no_interaction():
     inter = symgen.sparsify(network_outputs(4, 2).clamp(-5, 5), noise=1e3)
     assert (inter.effects == 0).all()
@@ -377,16 +461,22 @@ def test_the_bar_counts_samples(capsys):
     ("v", "message"),
     [
         (torch.zeros(3, 6), r"one value for each of the 2\*\*n masked states.*last axis 6"),
-        (torch.zeros(1), r"takes 1 to 16 variables; v has 0"),
+        (torch.zeros(1), r"takes 1 to 16 variables; v has 0.*One state has no interactions"),
         (torch.zeros(2**17), r"v has 17.*GiB.*Group variables into fewer"),
         (
             torch.tensor([[0.0, 1], [0, torch.nan]]),
-            r"finite; it is nan at sample \[1\], masked state 1",
+            r"finite.*it is nan at sample \[1\], masked state 1",
         ),
         (
             torch.tensor([0, 1, 2, torch.inf]),
             r"it is inf at sample \[\], masked state 3 \(binary 11",
         ),
+        (
+            torch.tensor([[0, 1, 0, 1], [0, -1.7e308, 1.7e308, 0]], dtype=torch.float64),
+            r"at most 1e\+290 in size; it is -1\.7e\+308 at sample \[1\], masked state 1",
+        ),
+        # No memory holds these; their numbers are one.
+        (torch.zeros(1).expand(2**40), r"v has 40.*GiB.*Group variables into fewer"),
     ],
 )
 def test_wrong_outputs_are_refused(v, message):
@@ -394,8 +484,51 @@ def test_wrong_outputs_are_refused(v, message):
         symgen.sparsify(v)
 
 
+def test_a_batch_that_no_memory_holds_is_refused_before_any_is_taken():
+    with pytest.raises(
+        MemoryError, match=r"GiB for 1,000,000,000 samples of n = 12.*are free.*fewer"
+    ):
+        symgen.sparsify(torch.zeros(1).expand(10**9, 2**12))
+
+
+INTERRUPTED = """
+import os, signal, threading, time
+import torch, symgen
+
+for n, samples in ((4, 100_000), (10, 200), (12, 64), (15, 4)):
+    v = torch.randn(samples, 2**n, generator=torch.Generator().manual_seed(0))
+    sent = []
+    def send():
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Timer(1.0, send).start()
+    try:
+        symgen.sparsify(v, tol=1e-6, max_iter=1000)
+    except KeyboardInterrupt:
+        waited = time.monotonic() - sent[0]
+        working = [t for t in threading.enumerate() if "Pool" in t.name]
+        print(n, waited < 5, working)
+"""
+
+
+def test_ctrl_c_ends_the_work():
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=300
+    )
+    assert ended.stdout.splitlines() == [f"{n} True []" for n in (4, 10, 12, 15)], ended.stderr
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"noise": -0.1}, {"noise": float("nan")}, {"tol": 0.0}, {"max_iter": 0}]
+    "wrong",
+    [
+        {"noise": -0.1},
+        {"noise": float("nan")},
+        {"noise": float("inf")},
+        {"tol": 0.0},
+        {"tol": float("inf")},
+        {"tol": float("nan")},
+        {"max_iter": 0},
+    ],
 )
 def test_wrong_options_are_refused(wrong):
     name, value = next(iter(wrong.items()))
