@@ -60,11 +60,12 @@ def main() -> None:
     parser.add_argument("one", type=Path)
     parser.add_argument("other", type=Path)
     parser.add_argument("--store", type=Path, help="CSV file, such as data/benchmarks/movement.csv")
+    parser.add_argument("--place", default="threads", help="what differed, for the page of costs")
     options = parser.parse_args()
     table = compare(options.one, options.other)
     print(table.round(3).to_string(index=False))
     if options.store:
-        table.to_csv(options.store, index=False)
+        table.round(3).assign(place=options.place).to_csv(options.store, index=False)
 
 
 if __name__ == "__main__":

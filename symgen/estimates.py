@@ -17,6 +17,8 @@ from symgen.parts import Part
 GIB = 2**30
 # Samples of the trial whose activations are counted, and batches that are timed.
 PROBE, TIMED = 4, 3
+# Minutes beyond which a number was mistyped: a hundred days.
+LONGEST = 100 * 1440
 # No more batches are tried after so many seconds.
 PATIENCE = 10
 
@@ -54,7 +56,13 @@ class Estimate:
         Raises:
             MemoryError: if memory does not suffice.
             OSError: if the disk does not suffice.
+            ValueError: if it would take longer than `LONGEST`.
         """
+        if self.minutes > LONGEST:
+            raise ValueError(
+                f"this training would take about {self.minutes / 1440:,.0f} days on this machine; "
+                "give fewer epochs or training samples, or a smaller network"
+            )
         if self.memory > self.memory_free:
             raise MemoryError(
                 f"this training needs about {self.memory / GIB:.1f} GiB of memory, and "

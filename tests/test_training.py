@@ -315,6 +315,11 @@ def test_what_cannot_fit_is_refused_with_the_numbers(data, monkeypatch):
         train("cnn", data, **QUICK)
 
 
+def test_what_would_take_forever_is_refused(data):
+    with pytest.raises(ValueError, match=r"take about [\d,]+ days .* fewer epochs"):
+        train("cnn", data, **{**QUICK, "epochs": 10**12})
+
+
 def test_diverging_training_is_reported(data):
     with pytest.raises(FloatingPointError, match=r"learning_rate=1e\+38; try a tenth"):
         train("cnn", data, learning_rate=1e38, **QUICK)
