@@ -299,8 +299,12 @@ def _check_language(chapter: str, values: Mapping[str, Any]) -> None:
         if name == "dataset" and not values.get("prompt") and values["n"] > (known.words or 16):
             raise refuse("n", f'at most {known.words} words, as the texts of "{values[name]}" have')
     if values.get("prompt", "").strip():
-        if not values["target"].strip():
-            raise refuse("target", "a text that may follow the prompt")
+        from symgen.prompts import Prompt
+
+        try:
+            Prompt.of(values["prompt"], values["target"], values["phrases"] or None, values["n"])
+        except ValueError as error:
+            raise refuse("prompt", f"one that has its variables and a target: {error}") from None
     elif values.get("target") or values.get("phrases"):
         name = "target" if values["target"] else "phrases"
         raise refuse(name, "nothing, since there is no prompt that it belongs to; give a prompt")

@@ -238,6 +238,17 @@ REFUSED_LANGUAGE = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("change", [
+    {"n": 3}, {"n": 2, "target": " "}, {"phrases": ["the ship"]}, {"phrases": ["harbor", "sailor"]},
+])  # fmt: skip
+def test_a_prompt_that_lacks_its_variables_or_its_target_is_refused(change):
+    known = runs.defaults(runs.read_chapter(ROOT, "05_llm_interactions"))
+    own = {"prompt": "The sailor of the harbor will take", "target": " rope", "n": 2}
+    check_parameters("05_llm_interactions", {**known, **own})
+    with pytest.raises(ValueError, match=r"cannot run with prompt = .*: expected one that has"):
+        check_parameters("05_llm_interactions", {**known, **own, **change})
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_values_out_of_range_are_refused_with_given_expected_and_what_to_do(name):
     known = runs.defaults(runs.read_chapter(ROOT, name))
