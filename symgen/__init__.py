@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from symgen.memory import BatchSizeWarning
     from symgen.networks import build_network, load_causal_lm
     from symgen.prefix_tree import PrefixTreeWarning
-    from symgen.prompts import Prompt, draw_prompts
+    from symgen.prompts import Prompt, UnlikelyTargetWarning, draw_prompts
     from symgen.provenance import Chapter
     from symgen.removal import gap_closed, loss_gap, random_share, removal_losses, removal_table
     from symgen.results import benchmarks, reported

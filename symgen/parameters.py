@@ -106,6 +106,8 @@ def several(rule: Rule, least: int = 0, most: float = math.inf) -> Rule:
 FLAG, TEXT = one_of(True, False), Rule("a text", lambda x: isinstance(x, str))
 NAME = Rule("a name", lambda x: isinstance(x, str) and bool(x.strip()))
 COUNT, SIZE, STRENGTH = whole(1), whole(0), number(0)
+# More epochs, layers or seeds than this are a slip of the pen, and would run for years.
+MANY, FEW = whole(1, 10_000), whole(1, 100)
 # With kappa = 1 no interaction is needed at all.
 KAPPA = number(0, 1, below=True)
 MAPPING = Rule("a mapping from names to values", lambda x: isinstance(x, Mapping))
@@ -119,25 +121,25 @@ SPLIT = Rule(
 RULES: dict[str, Rule] = {
     "preset": NAME, "dataset": NAME, "network": NAME, "split": SPLIT,
     "n": whole(1, 16), "grid": COUNT, "samples": COUNT, "sample": SIZE, "sizes": several(COUNT, 1),
-    "train_size": optional(COUNT), "epochs": COUNT, "checkpoints": COUNT, "baselines": SIZE,
+    "train_size": optional(COUNT), "epochs": MANY, "checkpoints": MANY, "baselines": whole(0, 100),
     "label_noise": number(0, 1), "noise": KAPPA, "kappa": KAPPA, "noise_level": STRENGTH,
     "learning_rate": optional(number(0, above=True)), "augment": FLAG,
-    "mixed_precision": one_of("no", "bf16", "fp16"), "seed": whole(0, 2**31 - 1), "seeds": COUNT,
+    "mixed_precision": one_of("no", "bf16", "fp16"), "seed": whole(0, 2**31 - 1), "seeds": FEW,
     "looks": COUNT, "followed": COUNT, "first_epoch": STRENGTH, "tau": number(0, 1, above=True),
     "others": several(MAPPING), "side": MAPPING,
     # Of the chapters on language models.
     "model": NAME, "baseline": NAME, "old": NAME, "vocabularies": several(COUNT, 2, 2),
-    "width": COUNT, "layers": COUNT, "length": COUNT, "tail": SIZE, "dtype": optional(NAME),
+    "width": MANY, "layers": FEW, "length": COUNT, "tail": SIZE, "dtype": optional(NAME),
     "prompt": TEXT, "target": TEXT, "phrases": several(NAME), "probability": number(0, 1),
     "masking": NAME, "maskings": several(NAME, 1), "whole": FLAG, "instructions": FLAG,
-    "tune_size": optional(COUNT), "tune_epochs": COUNT, "tune_rate": number(0, above=True),
+    "tune_size": optional(COUNT), "tune_epochs": MANY, "tune_rate": number(0, above=True),
     "batch_size": COUNT, "lora": SIZE,
 }  # fmt: skip
 #: Where a chapter needs more than others do.
 LANGUAGE = {
     "learning_rate": number(0, above=True), "mixed_precision": one_of("no", "bf16"),
     "length": whole(2), "phrases": several(NAME, 0, 16),
-    "width": Rule("a multiple of 16", lambda x: COUNT.holds(x) and x % 16 == 0),
+    "width": Rule("a multiple of 16, up to 10,000", lambda x: MANY.holds(x) and x % 16 == 0),
     "dtype": one_of(None, "auto", "float64", "float32", "bfloat16", "float16"),
 }  # fmt: skip
 CHAPTERS: dict[str, dict[str, Rule]] = {
