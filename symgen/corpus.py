@@ -96,9 +96,6 @@ def _sentence(generator: np.random.Generator, synonyms: tuple[str, ...], negated
     return " and ".join(clauses if generator.random() < 0.5 else clauses[::-1])
 
 
-DATASETS["planted-sentiment"] = Source(rows=planted_sentences)
-
-
 def load_texts(
     name: str, split: str = "train", revision: str | None = None, column: str | None = None
 ) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from symgen.sources import DATASETS, Rows, Source
+from symgen.sources import Rows
 
 # A small world. Who and where decide what is taken; who, where and when decide what is found.
 PEOPLE = ("sailor", "baker", "doctor", "miner")
@@ -106,7 +106,3 @@ def planted_reason(verb: str, words: Sequence[str]) -> tuple[str, tuple[str, ...
         return "or", tuple(w for w in words if any(w in synonyms for synonyms in NEEDS))
     kinds = PEOPLE + PLACES + (SEASONS if verb == "find" else ())
     return "and", tuple(w for w in words if w in kinds)
-
-
-DATASETS["planted-facts"] = Source(rows=planted_facts)
-DATASETS["planted-facts-2"] = Source(rows=lambda split: planted_facts(split, 1))

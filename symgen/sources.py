@@ -83,6 +83,19 @@ def _digits(split: str) -> Rows:
     )
 
 
+# What makes the planted texts is imported when they are asked for, since it builds on this module.
+def _planted_sentences(split: str) -> Rows:
+    from symgen.corpus import planted_sentences
+
+    return planted_sentences(split)
+
+
+def _planted_facts(split: str, domain: int = 0) -> Rows:
+    from symgen.small_world import planted_facts
+
+    return planted_facts(split, domain)
+
+
 DATASETS: dict[str, Source] = {
     "digits": Source(rows=_digits, statistics=((0.305,) * 3, (0.324,) * 3), flip=False),
     "uoft-cs/cifar10": Source(statistics=((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))),
@@ -94,6 +107,9 @@ DATASETS: dict[str, Source] = {
     "roneneldan/TinyStories": Source(),
     # On the hub this set is a loading script, which is refused; its converted copy is read.
     "karpathy/tiny_shakespeare": Source(revision="refs/convert/parquet"),
+    "planted-sentiment": Source(rows=_planted_sentences),
+    "planted-facts": Source(rows=_planted_facts),
+    "planted-facts-2": Source(rows=functools.partial(_planted_facts, domain=1)),
     "Unilaw-R1-Data": Source(home="https://github.com/Hanscal/Unilaw-R1"),
 }
 
