@@ -217,7 +217,8 @@ def test_sizes_known_of_embedded_data_are_theirs(name):
 
 REFUSED = {
     "n": (0, 17, 2.5, True, None, "ten"), "samples": (0, -1, 450), "sample": (-1, 12),
-    "seed": (-1, 2**40), "seeds": (0, 10**6), "epochs": (0, 10**9), "checkpoints": (0,), "grid": (0, 2, 21),
+    "seed": (-1, 2**40), "seeds": (0, 10**6), "epochs": (0, 10**9), "checkpoints": (0,),
+    "grid": (0, 2, 21),
     "label_noise": (-0.1, 1.1, float("nan")), "noise": (-0.1, float("inf")), "looks": (0,),
     "train_size": (0, 9, 10**6), "mixed_precision": ("fp8", True), "learning_rate": (0, -1),
     "dataset": ("digit", "", "planted-sentiment"), "network": ("cn", "bert-tiny", "vgg11"),
