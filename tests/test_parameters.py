@@ -13,7 +13,7 @@ import torch
 from conftest import ROOT
 from IPython.display import Markdown
 
-from symgen import Chapter, load_dataset, networks, runs, sources
+from symgen import Chapter, load_dataset, networks, plots, runs, sources
 from symgen.parameters import CHAPTERS, DATASETS, NETWORKS, RULES, check_parameters
 
 matplotlib.use("agg")
@@ -43,11 +43,15 @@ VALUES = {
     "looks": (1, 2, 3), "followed": (1, 2, 5), "first_epoch": (0, 0.5, 100), "grid": (1, 2, 5, 20),
     "label_noise": (0, 0.2, 1.0), "noise": (0, 0.02, 0.9, 1), "baselines": (0, 1, 2),
     "split": (None, "halves", "test", "thirds", "parts:2"), "augment": (False, True),
-    "learning_rate": (None, 1e-9, 0.05), "mixed_precision": ("no", "bf16"), "side": ({}, {"samples": 1, "n": 3}),
+    "learning_rate": (None, 1e-9, 0.05), "mixed_precision": ("no", "bf16"),
+    "side": ({}, {"samples": 1, "n": 3}),
     "others": ([], [TEXT], [{**TEXT, "n": 3}]), "dataset": ("digits", "planted-sentiment"),
     "network": ("cnn", "resnet20", "bert-tiny", "dead"), "noise_level": (0, 0.05, 1),
     "sizes": ([1], [1, 2, 3], [2, 3]), "tau": (0.001, 0.05, 1.0), "kappa": (0, 0.9),
 }  # fmt: skip
+SLOW = {"n": 11, "train_size": None}
+QUICK = {"dataset": "digits", "network": "cnn", "others": [], "epochs": 1, "samples": 1, "n": 3,
+         "train_size": 60}  # fmt: skip
 OWN: dict[str, dict] = {
     "00_planted_logic": {"n": (7, 8, 9)},
     "05_llm_interactions": {"train_size": (None,), "epochs": (1,)},
@@ -61,6 +65,16 @@ def base(name):
     """The parameters of a chapter, as small as in the sweep."""
     known = runs.defaults(runs.read_chapter(ROOT, name))
     return {**known, **{k: v for k, v in TINY.items() if k in known}}
+
+
+@pytest.fixture(autouse=True)
+def still_figures(monkeypatch):
+    """Figures of a slider stay open to be read, and none is rendered."""
+
+    def slider(figures, label=""):
+        assert figures, "a slider needs a figure"
+
+    monkeypatch.setattr(plots, "slider", slider)
 
 
 def admitted(name, values):
@@ -83,10 +97,17 @@ def combinations(name):
     while missing:
         key, value = missing[0]
         for attempt in range(200):
-            left = {k: [*values[k], *(v for kk, v in missing if kk == k)] for k in values}
+            left = {k: [*values[k], *[v for kk, v in missing if kk == k] * 4] for k in values}
+            # What takes long is tried by itself.
+            left = {
+                k: [v for v in options if k not in SLOW or v != SLOW[k]]
+                for k, options in left.items()
+            }
             # Ever fewer changes to what surely runs, until the value fits.
             kept = [k for k in values if draw.random() * 200 > attempt]
             chosen = {**start, **{k: draw.choice(left[k]) for k in kept}, key: value}
+            if key in SLOW and value == SLOW[key]:
+                chosen |= {k: v for k, v in QUICK.items() if k in start and k != key}
             if admitted(name, chosen):
                 found.append(chosen)
                 break
