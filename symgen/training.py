@@ -231,7 +231,8 @@ class TrainingRun:
         Losses are mean cross-entropies in nats, measured in eval mode on samples that are not
         augmented.
         """
-        self._compute(progress=True)  # what was damaged since
+        if self._store.missing():  # damaged since
+            self._compute(progress=True)
         return pd.DataFrame([self._store.record(step) for step in self.steps])
 
     def key(self, step: int = -1) -> dict[str, Any]:
