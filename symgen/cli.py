@@ -26,6 +26,9 @@ from symgen.processes import ended_with_us
 from symgen.runs import BookError
 
 MOST_RUNS = 10_000  # of one sweep
+CTRL_C = signal.default_int_handler
+# Those that came: what they raise in the middle of a library may be taken for an error of its own.
+SIGNALS: list[int] = []
 
 app = typer.Typer(
     help="Run the chapters, build the site, check stored outputs.",
@@ -42,10 +45,14 @@ def _said() -> Iterator[None]:
     The signal to terminate unwinds like Ctrl-C, so that nothing is left running or half written.
     """
 
-    def terminate(number: int, _: Any) -> None:
-        raise SystemExit(128 + number)
+    def stop(number: int, _: Any) -> None:
+        SIGNALS.append(number)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, terminate)
+    # Who is started to ignore Ctrl-C goes on ignoring it.
+    ours = [signal.SIGTERM, *[signal.SIGINT] * (signal.getsignal(signal.SIGINT) is CTRL_C)]
+    before = {number: signal.signal(number, stop) for number in ours}
+    SIGNALS.clear()
     try:
         yield
     except BookError as error:
@@ -59,7 +66,8 @@ def _said() -> Iterator[None]:
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -126,6 +134,8 @@ def run(
         typer.echo(f"[{number}/{len(names)}] {name} (preset {preset})")
         with _doing(f"running {name} (preset {preset}) into {out}"):
             outcome = runs.execute(book, name, preset, given, out, force)
+            if SIGNALS:
+                raise SystemExit(128 + SIGNALS[0])
         if outcome.status == "failed":
             failed.append(name)
             typer.echo(f"  failed: {outcome.error}", err=True)

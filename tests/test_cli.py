@@ -114,9 +114,7 @@ def test_names_and_values_are_checked_before_a_kernel_starts(book, monkeypatch):
         if parameters["dataset"] == "digts":
             raise ValueError("no data set digts: take digits")
 
-    module = type(sys)("symgen.parameters")
-    module.check_parameters = check_parameters
-    monkeypatch.setitem(sys.modules, "symgen.parameters", module)
+    monkeypatch.setattr(runs, "check_parameters", check_parameters)
     result = symgen("run", "a_first", "-p", "dataset", "digts", "-p", "n", "4")
     assert (result.exit_code, result.stderr) == (2, "symgen: no data set digts: take digits\n")
     assert seen == [("a_first", 4, 0.1)]
@@ -450,6 +448,26 @@ def test_nothing_is_left_when_a_signal_ends_a_command(book, command, number):
         name = "building the site" if command == "html" else "a_first"
         assert name in told.splitlines()[-1]
         assert "cli.py" not in told  # no trace of ours; an interrupted kernel may show its own
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_signal_that_a_library_takes_for_its_own_error_ends_the_run(book, monkeypatch, number):
+    started = []
+
+    def execute(book, name, *_):
+        started.append(name)
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+        except BaseException as error:
+            return runs.Outcome(name, "failed", book / "none", error=repr(error))
+
+    monkeypatch.setattr(runs, "execute", execute)
+    handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    result = symgen("run", "all")
+    assert (result.exit_code, started) == (128 + number, ["a_first"])
+    assert "stopped while running a_first" in result.stderr
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 def test_a_killed_run_is_continued_by_the_next(book):

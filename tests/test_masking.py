@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import symgen
-from symgen import memory, provenance, states
+from symgen import fingerprints, memory, states
 from symgen.baselines import (
     Baseline,
     find_layer,
@@ -425,12 +425,12 @@ def test_outputs_are_stored_for_the_images_behind_the_mean(digits, tmp_path, mon
 
 def test_outputs_are_stored_for_the_code_that_chooses_the_layer(digits, monkeypatch):
     data, samples, _ = digits
-    extractor, read = Extractor(data, samples, n=3), provenance._text
+    extractor, read = Extractor(data, samples, n=3), fingerprints._text
     home = find_layer.__module__.split(".")[1]
     before = [extractor._key({}, code) for code in (OUTPUTS_CODE, EXTRACTION_CODE)]
     text = read(home).replace("nn.ReLU6, ", "")
     assert text != read(home)
-    monkeypatch.setattr(provenance, "_text", lambda name: text if name == home else read(name))
+    monkeypatch.setattr(fingerprints, "_text", lambda name: text if name == home else read(name))
     after = [extractor._key({}, code) for code in (OUTPUTS_CODE, EXTRACTION_CODE)]
     assert all(a["code"] != b["code"] for a, b in zip(before, after, strict=True))
 

@@ -320,7 +320,7 @@ def test_no_path_in_a_file_is_opened(root, monkeypatch):
         rows = table.to_pylist()
         rows[7]["image"] = path
         pq.write_table(type(table).from_pylist(rows, schema=table.schema), file)
-    with pytest.raises(ValueError, match=r"row 7 .*names a file .*private\.png.*no such file"):
+    with pytest.raises(ValueError, match=r"row 7 .*names a file .*no such file"):
         load_dataset("a/b")
     write(root, "a/c", {"instruction": ["a"], "output": ["b"], "input": [str(real)]},
           {"instruction": datasets.Value("string"), "output": datasets.Value("string"),
