@@ -245,7 +245,7 @@ def test_values_out_of_range_are_refused_with_given_expected_and_what_to_do(name
 
 
 def test_a_chapter_checks_before_it_starts_and_imports_little():
-    with pytest.raises(ValueError, match=r"n = 99: expected a whole number from 1 to 16"):
+    with pytest.raises(ValueError, match=r"n = 99: expected a whole number from 3 to 16"):
         Chapter("02_order_generalization", {"n": 99})
     source = (ROOT / "symgen" / "parameters.py").read_text(encoding="utf-8")
     heavy = {
