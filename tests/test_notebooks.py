@@ -137,7 +137,7 @@ def test_the_phases_by_hand_are_those_of_the_code():
     told = [f"= {h:.2f}" for h in power]
     assert all(h in text for h in told), told
     for r, t2 in ((1.0, 5), (2.0, 4)):
-        found = symgen.phases(range(1, 6), power, gained, lost, r=r)
+        found = symgen.phases(range(1, 6), *(x.tolist() for x in (power, gained, lost)), r=r)
         assert (found.t1, found.t2) == (3, t2)
         assert f"$t_2 = {t2}$" in text
     assert "$t_1 = 3$" in text
