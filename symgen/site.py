@@ -156,7 +156,9 @@ def _table(book: Path, name: str, sources: list[Path]) -> str:
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|")
+    if isinstance(value, float):
+        return "" if pd.isna(value) else f"{value:.4g}"
+    return str(value).replace("|", "\\|")
 
 
 def _costs(book: Path, sources: list[Path]) -> pd.DataFrame:
