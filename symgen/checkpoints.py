@@ -95,12 +95,13 @@ class Store:
 
     def resume_paths(self) -> list[Path]:
         """Return the stored states, latest first."""
-        return sorted(self.folder.glob("resume-*.safetensors"), reverse=True)
+        return sorted(self.folder.glob(f"resume-{'[0-9]' * 8}.safetensors"), reverse=True)
 
     def discard_resume(self, keep: Path | None = None) -> None:
         """Delete the stored states, but for one, and what was half written by a killed run."""
-        states = self.folder.glob("resume-*")
-        _unlink(*(path for path in states if keep is None or path.stem != keep.stem))
+        for path in self.resume_paths():
+            if path != keep:
+                _unlink(path, path.with_suffix(".json"))
         # Only one program trains a run, and it is not writing now.
         discard_parts(self.folder)
 

@@ -90,7 +90,8 @@ class _RunCommand(TyperCommand):
             joined.append(word)
             if word in ("-p", "--parameter") and rest and "=" not in rest[0]:
                 name = rest.pop(0)
-                joined.append(f"{name}={rest.pop(0)}" if rest else name)
+                given = rest and not rest[0].startswith("--")
+                joined.append(f"{name}={rest.pop(0)}" if given else name)
         return super().parse_args(ctx, joined)
 
 
@@ -125,6 +126,12 @@ def run(
     for name in names:  # all of it is checked before the first hour is spent
         runs.resolve(book, name, preset, given)
     out = out or runs.run_folder(book, preset, given)
+    own = [book / name for name in ("chapters", "data", "symgen", "tests", "_static")]
+    if out.resolve() == book.resolve() or any(out.resolve().is_relative_to(x) for x in own):
+        raise BookError(
+            f"--out {out} is a part of the book itself, whose files a run would replace; name a "
+            "folder of its own, or keep the outputs of a preset with --store"
+        )
     # The chapters run in their own folder, where a relative path would mean another place.
     for variable in ("SYMGEN_DATA", "SYMGEN_CACHE"):
         if value := os.environ.get(variable):
@@ -219,7 +226,9 @@ def cache(
         count = sum(path.suffix == ".safetensors" for path in files)
         size = sum(s.st_size for s in files.values()) / 2**20
         days = (time.time() - min((s.st_mtime for s in files.values()), default=time.time())) / DAY
-        typer.echo(f"{name:<16} {count:>6} stored {size:>9.1f} MiB, oldest {days:.1f} days")
+        typer.echo(
+            f"{name:<16} {count:>6} stored {size:>9.1f} MiB, oldest {max(0.0, days):.1f} days"
+        )
     if not clear:
         return
     if not yes:

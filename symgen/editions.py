@@ -89,14 +89,26 @@ def write_notebook(
     from symgen.provenance import atomic  # loads torch, which readers do without
 
     tables = list(tables)
+    # Only what an earlier run wrote is replaced: others may keep files beside it.
+    earlier = own_tables(read_executed(path), folder, path.stem) if folder is not None else []
     with contextlib.ExitStack() as stack:
         for table in tables:
             shutil.copyfile(table, stack.enter_context(atomic(folder / table.name)))
         temporary = stack.enter_context(atomic(path))
         temporary.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
-    if folder is not None:
-        for old in {*folder.glob(f"{path.stem}.*.csv")} - {folder / t.name for t in tables}:
-            old.unlink()
+    for old in {*earlier} - {folder / t.name for t in tables}:
+        old.unlink(missing_ok=True)
+
+
+def own_tables(
+    executed: nbformat.NotebookNode | None, folder: Path, chapter: str
+) -> dict[Path, str]:
+    """Return the paths in a folder of the tables that a run of a chapter wrote, and what they hold.
+
+    The latter as a fingerprint.
+    """
+    written = provenance_record(executed).get("tables", {}) if executed else {}
+    return {folder / f"{chapter}.{name}.csv": digest for name, digest in written.items()}
 
 
 def refresh(executed: nbformat.NotebookNode, source: nbformat.NotebookNode):
@@ -123,14 +135,12 @@ def refresh(executed: nbformat.NotebookNode, source: nbformat.NotebookNode):
     return fresh
 
 
-def tables_changed(record: Mapping, folder: Path, chapter: str) -> bool:
+def tables_changed(executed: nbformat.NotebookNode, folder: Path, chapter: str) -> bool:
     """Return whether a chapter's tables in a folder are other ones than its run wrote."""
-    found = {
-        path.name.removeprefix(f"{chapter}.").removesuffix(".csv"): path.read_bytes()
-        for path in folder.glob(f"{chapter}.*.csv")
-    }
-    found = {table: fingerprint(data.decode(errors="replace")) for table, data in found.items()}
-    return found != record.get("tables", {})
+    return any(
+        not path.is_file() or fingerprint(path.read_bytes().decode(errors="replace")) != digest
+        for path, digest in own_tables(executed, folder, chapter).items()
+    )
 
 
 def inputs_changed(record: Mapping, folder: Path | None, preset: str) -> bool:
@@ -243,8 +253,12 @@ def store(book: Path, preset: str, executed: Path) -> Path:
     source = nbformat.read(book / "chapters" / executed.name, as_version=4)
     # Prose may have been mended since the run.
     stored = scrub(refresh(ran, source) or ran, book, executed.stem)
-    tables = (executed.parent / "tables").glob(f"{executed.stem}.*.csv")
-    write_notebook(stored, path, tables, edition_tables(book, preset))
+    tables = own_tables(ran, executed.parent / "tables", executed.stem)
+    folder = edition_tables(book, preset)
+    write_notebook(stored, path, tables, folder)
+    # This folder is the book's own, and an author may have cleared what tells of older tables.
+    for old in {*folder.glob(f"{path.stem}.*.csv")} - {folder / t.name for t in tables}:
+        old.unlink()
     return path
 
 
@@ -289,7 +303,7 @@ def verify(book: Path, chapters: Iterable[str]) -> tuple[dict, dict]:
     for name in chapters:
         source = nbformat.read(book / "chapters" / f"{name}.ipynb", as_version=4)
         found = problems(source, source)
-        if tables_changed(provenance_record(source), edition_tables(book, "quick"), name):
+        if tables_changed(source, edition_tables(book, "quick"), name):
             found.append("its tables are not those of its run")
         if source.metadata.get("symgen", {}).get("parameters"):
             found.append("it ran with parameters other than the notebook's own")

@@ -104,7 +104,19 @@ def several(rule: Rule, least: int = 0, most: float = math.inf) -> Rule:
 
 
 FLAG, TEXT = one_of(True, False), Rule("a text", lambda x: isinstance(x, str))
-NAME = Rule("a name", lambda x: isinstance(x, str) and bool(x.strip()))
+NAME = Rule(
+    "a name of up to 300 letters", lambda x: isinstance(x, str) and x.strip() and len(x) <= 300
+)
+# A part of an id becomes a folder's name.
+ID = Rule(
+    'a name, or an id "<owner>/<name>"',
+    lambda x: (
+        NAME.holds(x)
+        and x.isprintable()
+        and not {"", ".", ".."}.intersection(x.split("/"))
+        and max(map(len, x.split("/"))) <= 100
+    ),
+)
 COUNT, SIZE, STRENGTH = whole(1), whole(0), number(0)
 # More epochs, layers or seeds than this are a slip of the pen, and would run for years.
 MANY, FEW = whole(1, 10_000), whole(1, 100)
@@ -119,25 +131,25 @@ SPLIT = Rule(
     ),
 )
 RULES: dict[str, Rule] = {
-    "preset": NAME, "dataset": NAME, "network": NAME, "split": SPLIT,
+    "preset": NAME, "dataset": ID, "network": NAME, "split": SPLIT,
     "n": whole(1, 16), "grid": COUNT, "samples": COUNT, "sample": SIZE, "sizes": several(COUNT, 1),
     "train_size": optional(COUNT), "epochs": MANY, "checkpoints": MANY, "baselines": whole(0, 100),
     "label_noise": number(0, 1), "noise": KAPPA, "kappa": KAPPA, "noise_level": STRENGTH,
-    "learning_rate": optional(number(0, above=True)), "augment": FLAG,
+    "learning_rate": optional(number(0, 1e6, above=True)), "augment": FLAG,
     "mixed_precision": one_of("no", "bf16", "fp16"), "seed": whole(0, 2**31 - 1), "seeds": FEW,
     "looks": COUNT, "followed": COUNT, "first_epoch": STRENGTH, "tau": number(0, 1, above=True),
     "others": several(MAPPING), "side": MAPPING,
     # Of the chapters on language models.
-    "model": NAME, "baseline": NAME, "old": NAME, "vocabularies": several(COUNT, 2, 2),
+    "model": NAME, "baseline": NAME, "old": ID, "vocabularies": several(COUNT, 2, 2),
     "width": MANY, "layers": FEW, "length": COUNT, "tail": SIZE, "dtype": optional(NAME),
     "prompt": TEXT, "target": TEXT, "phrases": several(NAME), "probability": number(0, 1),
     "masking": NAME, "maskings": several(NAME, 1), "whole": FLAG, "instructions": FLAG,
-    "tune_size": optional(COUNT), "tune_epochs": MANY, "tune_rate": number(0, above=True),
+    "tune_size": optional(COUNT), "tune_epochs": MANY, "tune_rate": number(0, 1e6, above=True),
     "batch_size": COUNT, "lora": SIZE,
 }  # fmt: skip
 #: Where a chapter needs more than others do.
 LANGUAGE = {
-    "learning_rate": number(0, above=True), "mixed_precision": one_of("no", "bf16"),
+    "learning_rate": number(0, 1e6, above=True), "mixed_precision": one_of("no", "bf16"),
     "length": whole(2), "phrases": several(NAME, 0, 16),
     "width": Rule("a multiple of 16, up to 10,000", lambda x: MANY.holds(x) and x % 16 == 0),
     "dtype": one_of(None, "auto", "float64", "float32", "bfloat16", "float16"),
@@ -196,9 +208,15 @@ def check_parameters(chapter: str, parameters: Mapping[str, Any]) -> None:
 
 def _refusal(chapter: str, where: str, name: str, value: Any, expected: str) -> ValueError:
     return ValueError(
-        f"{chapter} cannot run with {where}{name} = {value!r}: expected {expected}. Change it in "
-        f"the cell tagged parameters, or with -p {where.split('[')[0].rstrip(': ') or name} VALUE"
+        f"{chapter} cannot run with {where}{name} = {_short(value)}: expected {expected}. "
+        "Change it in the cell tagged parameters, or with "
+        f"-p {where.split('[')[0].rstrip(': ') or name} VALUE"
     )
+
+
+def _short(value: Any) -> str:
+    told = repr(value)
+    return told if len(told) <= 200 else f"{told[:150]}... ({len(told):,} letters)"
 
 
 def _check(chapter: str, values: Mapping[str, Any], where: str) -> None:

@@ -301,8 +301,8 @@ def execute(
     failed, partial = out / f"{chapter}.failed.ipynb", out / f"{chapter}.partial.ipynb"
     earlier = None if failed.exists() else read_executed(path)
     if not force and earlier and earlier.metadata.symgen.fingerprint == about["fingerprint"]:
-        record = provenance_record(earlier)
-        if not tables_changed(record, tables, chapter) and not inputs_changed(record, out, preset):
+        read = inputs_changed(provenance_record(earlier), out, preset)
+        if not read and not tables_changed(earlier, tables, chapter):
             return Outcome(chapter, "unchanged", path, info=dict(earlier.metadata.symgen))
     make_folder(out)
     aside = out / f".{chapter}.partial"

@@ -26,6 +26,7 @@ from symgen.editions import (
     provenance_record,
     read_executed,
     refresh,
+    scrub,
     write_notebook,
 )
 from symgen.fingerprints import PACKAGE, fingerprint
@@ -191,7 +192,7 @@ def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:
         executed = read_executed(folder / f"{name}.ipynb")
         # Beside a failed run lies what an earlier one has left, perhaps of other code.
         if executed and not (left == failed and problems(executed, own)):
-            page = refresh(executed, own) or executed
+            page = scrub(refresh(executed, own) or executed, book, name)
             break
     for number, cell in enumerate(page.cells):
         if cell.cell_type == "markdown" and cell.source.startswith("# "):

@@ -47,6 +47,9 @@ REFUSALS = [
         ["run", "a_first", "-p", "raet", "1"],
         ["unknown parameter of a_first 'raet'", "'rate'", "preset, n, rate, dataset, fail"],
     ),
+    (["run", "a_first", "-p", "n", "--out", "x"], ["-p n has no value", "NAME VALUE"]),
+    (["run", "a_first", "--out", "chapters"], ["--out chapters", "part of the book itself"]),
+    (["run", "a_first", "--out", "."], ["--out .", "part of the book itself"]),
     (["run", "a_first", "-p", "n", "many"], ["'n' of a_first", "'many'", "default, 3 (int)"]),
     (["run", "a_first", "-p", "n", "2.5"], ["'n' of a_first", "'2.5'", "default, 3 (int)"]),
     (["run", "a_first", "-p", "n", "true"], ["'n' of a_first", "'true'"]),
@@ -330,8 +333,18 @@ SPOILS = {
     "emptied": lambda table: table.write_text(""),
     "altered": lambda table: table.write_text("n\n4\n"),
     "no text": lambda table: table.write_bytes(b"n\n\xff\n"),
-    "another": lambda table: table.with_name("a_first.more.csv").write_text("n\n3\n"),
 }
+
+
+def test_a_run_leaves_files_of_others_beside_its_tables(book):
+    nbformat.write(small_chapter("a_first", TABLE), book / "chapters/a_first.ipynb")
+    symgen("run", "a_first")
+    notes = book / "_build/runs/quick/tables/a_first.my_notes.csv"
+    notes.write_text("mine")
+    assert "unchanged" in symgen("run", "a_first").output
+    assert "stored" in symgen("run", "a_first", "--force", "--store").output
+    assert notes.read_text() == "mine"
+    assert not (book / "data/editions/quick/tables/a_first.my_notes.csv").exists()
 
 
 def test_a_run_whose_tables_were_touched_is_not_unchanged(book, monkeypatch):
@@ -526,11 +539,13 @@ HTML(f"<i>{Path.cwd().resolve()}</i>")"""
 def test_store_keeps_the_tables_of_the_run_and_todays_prose(book):
     work = "import pandas\nchapter.record('small', pandas.DataFrame({'n': [n]}))"
     path = book / "chapters" / "b_second.ipynb"
-    nbformat.write(small_chapter("b_second", work), path)
     tables = book / "data/editions/quick/tables"
-    tables.mkdir(parents=True)
-    (tables / "b_second.gone.csv").write_text("of an earlier form of the chapter")
+    # What an earlier form of the chapter wrote goes with it.
+    nbformat.write(small_chapter("b_second", work.replace("small", "gone")), path)
+    assert symgen("run", "b_second", "--store").exit_code == 0
+    assert [p.name for p in tables.iterdir()] == ["b_second.gone.csv"]
     (tables / "a_first.other.csv").write_text("of another chapter")
+    nbformat.write(small_chapter("b_second", work), path)
     assert symgen("run", "b_second", "--store").exit_code == 0
     assert sorted(p.name for p in tables.iterdir()) == ["a_first.other.csv", "b_second.small.csv"]
     assert (tables / "b_second.small.csv").read_text() == "n\n3\n"

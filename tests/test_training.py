@@ -246,6 +246,17 @@ def test_damaged_checkpoint_is_recomputed_where_nobody_may_write(data, monkeypat
     assert run.folder != folder
 
 
+def test_files_of_others_beside_checkpoints_stay(data):
+    run = train("cnn", data, **QUICK)
+    others = [run.folder / name for name in ("resume-of-anna.pdf", "resume-2024.txt")]
+    for path in others:
+        path.write_text("mine")
+    run._store.discard(run.steps[-1])
+    train("cnn", data, **QUICK)
+    assert [path.read_text() for path in others] == ["mine", "mine"]
+    assert not list(run.folder.glob("resume-0*"))
+
+
 def test_damaged_record_is_reported_and_recomputed(data):
     run = train("cnn", data, **QUICK)
     records = run.records
