@@ -476,11 +476,14 @@ def test_a_signal_that_a_library_takes_for_its_own_error_ends_the_run(book, monk
             return runs.Outcome(name, "failed", book / "none", error=repr(error))
 
     monkeypatch.setattr(runs, "execute", execute)
+    before = signal.signal(signal.SIGINT, cli.CTRL_C)
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     result = symgen("run", "all")
+    kept = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    signal.signal(signal.SIGINT, before)
     assert (result.exit_code, started) == (128 + number, ["a_first"])
     assert "stopped while running a_first" in result.stderr
-    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert kept == handlers
 
 
 def test_a_killed_run_is_continued_by_the_next(book):

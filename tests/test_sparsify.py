@@ -495,6 +495,8 @@ INTERRUPTED = """
 import os, signal, threading, time
 import torch, symgen
 
+# Whoever starts a job in the background has it ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 for n, samples in ((4, 100_000), (10, 200), (12, 64), (15, 4)):
     v = torch.randn(samples, 2**n, generator=torch.Generator().manual_seed(0))
     sent = []
