@@ -81,6 +81,7 @@ def write_notebook(
     path: Path,
     tables: Iterable[Path] = (),
     folder: Path | None = None,
+    earlier: Iterable[Path] = (),
 ) -> None:
     """Write a notebook so that no reader ever sees half of it.
 
@@ -88,9 +89,7 @@ def write_notebook(
     """
     from symgen.provenance import atomic  # loads torch, which readers do without
 
-    tables = list(tables)
-    # Only what an earlier run wrote is replaced: others may keep files beside it.
-    earlier = own_tables(read_executed(path), folder, path.stem) if folder is not None else []
+    tables, earlier = list(tables), list(earlier)
     with contextlib.ExitStack() as stack:
         for table in tables:
             shutil.copyfile(table, stack.enter_context(atomic(folder / table.name)))
@@ -255,10 +254,8 @@ def store(book: Path, preset: str, executed: Path) -> Path:
     stored = scrub(refresh(ran, source) or ran, book, executed.stem)
     tables = own_tables(ran, executed.parent / "tables", executed.stem)
     folder = edition_tables(book, preset)
-    write_notebook(stored, path, tables, folder)
     # This folder is the book's own, and an author may have cleared what tells of older tables.
-    for old in {*folder.glob(f"{path.stem}.*.csv")} - {folder / t.name for t in tables}:
-        old.unlink()
+    write_notebook(stored, path, tables, folder, folder.glob(f"{path.stem}.*.csv"))
     return path
 
 

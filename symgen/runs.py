@@ -24,6 +24,7 @@ from symgen.editions import (
     identity,
     inputs_changed,
     own_code,
+    own_tables,
     provenance_record,
     read_executed,
     refresh,
@@ -322,7 +323,9 @@ def execute(
             }
         )
         done = drop_progress(refresh(executed, source))
-        write_notebook(done, path, (aside / "tables").glob("*.csv"), tables)
+        # Only what an earlier run wrote is replaced: others may keep files beside it.
+        replaced = own_tables(read_executed(path), tables, chapter)
+        write_notebook(done, path, (aside / "tables").glob("*.csv"), tables, replaced)
         failed.unlink(missing_ok=True)
     except Exception as error:  # a dead kernel, a failing cell, a full disk come as many types
         seconds = time.perf_counter() - started
