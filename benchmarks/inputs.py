@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import symgen
-from symgen.data import Data
+from symgen.data.datasets import Data
 
 
 @functools.cache

@@ -5,9 +5,9 @@ from torch import nn
 
 import symgen
 from benchmarks.rows import Row, ratio_of, seconds
-from symgen.prefix_tree import PrefixTree, plain_runner
-from symgen.states import evaluating, run_all
-from symgen.text_variables import TextVariables
+from symgen.masking.prefix_tree import PrefixTree, plain_runner
+from symgen.masking.states import evaluating, run_all
+from symgen.masking.spans import TextVariables
 
 STATES = 1024
 BATCH = 128

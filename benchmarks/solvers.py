@@ -18,7 +18,7 @@ from scipy.optimize import linprog
 import symgen
 from benchmarks import inputs, published
 from benchmarks.rows import Row, seconds
-from symgen import interior_point
+from symgen.split import interior_point
 
 NOISE = 0.02
 

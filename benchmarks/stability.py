@@ -14,9 +14,9 @@ import warnings
 import pandas as pd
 import torch
 
-from symgen import loop
-from symgen.data import load_dataset
-from symgen.training import NearChanceWarning, train
+from symgen.models import loop
+from symgen.data.datasets import load_dataset
+from symgen.models.training import NearChanceWarning, train
 
 # Network, data set, training samples, epochs, seeds, augmented: the most trainings of the network
 # that the chapters train most. VGG and large residual networks need photographs.

@@ -1,4 +1,10 @@
-"""What identifies a value, the code and the libraries. Nothing heavy is imported for it."""
+"""What identifies a value, what code does, and the libraries. Nothing heavy is imported for it.
+
+A result depends on what the code that made it *does*: on the definitions (functions, classes and
+constants) of symgen that are reached from the calls it makes, with their names, and without their
+comments, docstrings, annotations and layout. Where a definition lies and how it is imported do not
+count, so that a module can be moved or renamed and leave all that is stored valid.
+"""
 
 import ast
 import contextlib
@@ -7,18 +13,26 @@ import functools
 import hashlib
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 PACKAGE = Path(__file__).parent
-# What runs the chapters and builds the site does not touch their numbers.
-NOT_RESULTS = {"cache", "cli", "editions", "inert", "parameters", "processes", "runs", "site"}
+Anything = TypeVar("Anything")
 
 
+def not_a_result(definition: Anything) -> Anything:
+    """Mark a function or class that no number depends on: it stores, checks, refuses or shows.
+
+    What it does, and what it calls, is no part of any `code_fingerprint`.
+    """
+    return definition
+
+
+@not_a_result
 def fingerprint(value: Any) -> str:
     """Return 16 hexadecimal digits that identify a nested value.
 
@@ -76,114 +90,225 @@ def _digest(digest: Any, value: Any) -> None:
         )
 
 
-def code_fingerprint(*modules: str) -> str:
-    """Return the fingerprint of symgen's code: of the named modules, or of all of them.
-
-    Comments, docstrings and layout do not count, so that only a change of behaviour makes
-    stored results stale.
+@not_a_result
+def code_fingerprint(*used: Callable | str) -> str:
+    """Return the fingerprint of what code of symgen does, and all that it reaches.
 
     Args:
-        modules: names such as ``"training"``. Without any, every module that results depend on.
-    """
-    everything = sorted({p.stem for p in PACKAGE.glob("*.py")} - NOT_RESULTS)
-    return fingerprint({name: _behaviour(_text(name)) for name in modules or everything})
-
-
-def modules_of(source: str) -> tuple[str, ...]:
-    """Return the modules of symgen that code which imports it depends on, as names.
-
-    A public name stands for the module that defines it, and a module for all that it imports.
-    So a chapter stays what it was when something is changed that it has no part in. What
-    ``symgen/__init__.py`` and ``symgen/plots.py`` import does not count by itself.
-
-    Args:
-        source: Python code, such as a chapter's cells.
+        used: functions and classes of symgen, or Python source that imports it, such as a
+            chapter's cells. Without any, the whole package.
 
     Raises:
         ValueError: for a name that symgen does not have.
     """
-    public, drawn = homes("__init__"), homes("plots")
-    used: dict[str, set[str]] = {"symgen": set(), "plots": set()}
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) in used:
-            used[node.value.id].add(node.attr)
-    # `plots` only gathers the figures of other modules, as `__init__` does.
-    pending = {name for name in _imports(source) if name != "plots"} | used["symgen"]
-    pending |= {drawn[name] for name in used["plots"] if name in drawn}
-    found: set[str] = set()
+    return fingerprint(sorted(reached(*used)))
+
+
+def reached(*used: Callable | str) -> set[tuple[str, str]]:
+    """Return the definitions that code depends on, each with its name and what it does.
+
+    Args:
+        used: as in `code_fingerprint`.
+    """
+    pending: list[tuple[str, str]] = []
+    for one in used:
+        if isinstance(one, str):
+            pending += _Code(None, ast.parse(one)).whole().reaches
+        else:
+            name = one.__module__.removeprefix("symgen").removeprefix(".")
+            pending.append((name, one.__qualname__.split(".")[0]))
+    if not used:
+        files = (p.relative_to(PACKAGE).with_suffix("") for p in PACKAGE.rglob("*.py"))
+        names = (".".join(p.parts).removesuffix("__init__").rstrip(".") for p in files)
+        pending += [(name, "*") for name in names]
+    seen, found = set(pending), set()
     while pending:
-        name = pending.pop()
-        name = public.get(name, name)
-        if name in found or name.startswith("__"):
-            continue
-        if not (PACKAGE / f"{name}.py").is_file():
-            raise ValueError(f"symgen has no {name!r}")
-        found.add(name)
-        pending.update(_imports(_text(name)))
-    return tuple(sorted(found - NOT_RESULTS))
+        module, name = pending.pop()
+        code = _code(module)
+        for name in code.definitions if name == "*" else [name, *code.statements]:
+            part = code.definition(name)
+            if part is None:
+                continue
+            found.add((name.split(" ")[0], part.does))
+            pending += [each for each in part.reaches if each not in seen]
+            seen.update(part.reaches)
+    return found
 
 
-def homes(module: str) -> dict[str, str]:
-    """Return the names that a module takes from others, and from which."""
-    if not (PACKAGE / f"{module}.py").is_file():
-        return {}
+class _Part(NamedTuple):
+    """What a piece of code does, as text, and the definitions it names, by module and name."""
+
+    does: str
+    reaches: tuple[tuple[str, str], ...]
+
+
+class _Code:
+    """A module, or a text without name: which names it binds, and what each of them stands for."""
+
+    def __init__(self, name: str | None, tree: ast.Module):
+        self.name, self.tree = name, tree
+        self.definitions: dict[str, list[ast.stmt]] = {}
+        self.imports: dict[str, tuple[str, str | None]] = {}
+        self.statements: list[str] = []
+        self._parts: dict[str, _Part | None] = {}
+        for node in tree.body:
+            self._bind(node)
+
+    def _bind(self, node: ast.stmt) -> None:
+        if _is_import(node):
+            self.imports.update(_bound(node))
+        elif isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            for inner in node.body:
+                self._bind(inner)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            self.definitions[node.name] = [node]
+        elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            names = [
+                inner.id
+                for inner in ast.walk(node)
+                if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
+            ]
+            if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.Try, ast.If)) or not names:
+                # It does something to other names, so it counts with every one of them.
+                names = [f"{len(self.statements)} statement"]
+                self.statements += names
+            for name in names:
+                self.definitions.setdefault(name, []).append(node)
+            for inner in ast.walk(node):
+                if _is_import(inner):
+                    self.imports.update(_bound(inner))
+
+    def target(self, name: str) -> tuple[str, str] | None:
+        """Return module and name of the definition that a name stands for, following imports."""
+        if name in self.definitions and self.name is not None:
+            return self.name, name
+        if name in self.definitions or name not in self.imports:
+            return None
+        return _find(*self.imports[name])
+
+    def definition(self, name: str) -> _Part | None:
+        if name not in self._parts:
+            self._parts[name] = self._part(self.definitions.get(name, []))
+        return self._parts[name]
+
+    def whole(self) -> _Part:
+        return self._part(self.tree.body) or _Part("", ())
+
+    def _part(self, nodes: list[ast.stmt]) -> _Part | None:
+        if any(_marked(node) for node in nodes):
+            return None
+        inner = [each for node in nodes for each in ast.walk(node)]
+        local = {k: v for x in inner for k, v in (_bound(x).items() if _is_import(x) else ())}
+        # A variable of the same name hides a module.
+        hidden = {x.arg for x in inner if isinstance(x, ast.arg)}
+        hidden |= {x.id for x in inner if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+        reaches: dict[tuple[str, str], None] = {}
+
+        def resolve(node: ast.AST) -> tuple[str, str] | None:
+            """Return what a name or a chain of attributes stands for, if that is of symgen."""
+            if isinstance(node, ast.Name):
+                found = _find(*local[node.id]) if node.id in local else self.target(node.id)
+                return None if found and found[1] == "*" and node.id in hidden else found
+            if isinstance(node, ast.Attribute) and (base := resolve(node.value)):
+                return _find(base[0], node.attr) if base[1] == "*" else None
+            return None
+
+        def write(node: Any) -> str:
+            if isinstance(node, (ast.Name, ast.Attribute)) and (found := resolve(node)):
+                reaches[found] = None
+                return f"Name({found[1] if found[1] != '*' else 'module'})"
+            return _dump(node, write)
+
+        return _Part(write(nodes), tuple(reaches)) if nodes else None
+
+
+def _marked(node: ast.stmt) -> bool:
+    marks = getattr(node, "decorator_list", [])
+    return any(getattr(mark, "id", "") == not_a_result.__name__ for mark in marks)
+
+
+def _is_import(node: ast.AST) -> bool:
+    return isinstance(node, (ast.Import, ast.ImportFrom))
+
+
+def _bound(node: ast.Import | ast.ImportFrom) -> dict[str, tuple[str, str | None]]:
+    """Return the names that an import binds to parts of symgen, each as module and name in it."""
+    if isinstance(node, ast.ImportFrom):
+        head, _, module = (node.module or "").partition(".")
+        return {a.asname or a.name: (module, a.name) for a in node.names if head == "symgen"}
+    parts = [(a, *a.name.partition(".")) for a in node.names]
     return {
-        alias.asname or alias.name: node.module.split(".")[1]
-        for node in ast.walk(ast.parse(_text(module)))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("symgen.")
-        for alias in node.names
+        a.asname or head: (rest if a.asname else "", None)
+        for a, head, _, rest in parts
+        if head == "symgen"
     }
 
 
-def _text(module: str) -> str:
-    return (PACKAGE / f"{module}.py").read_text(encoding="utf-8")
+def _find(module: str, name: str | None) -> tuple[str, str]:
+    """Return where a name that is imported from a module is defined; "*" for a module itself."""
+    if name is None:
+        return module, "*"
+    inner = f"{module}.{name}".lstrip(".")
+    if _file(inner) is not None and name not in _code(module).imports:
+        return inner, "*"
+    found = _code(module).target(name)
+    if found is None:
+        raise ValueError(f"symgen{'.' * bool(module)}{module} has no {name!r}")
+    return found
 
 
-# By text, since every extraction asks for the same modules, and a file may change meanwhile.
-@functools.cache
-def _imports(source: str) -> tuple[str, ...]:
-    """Return modules and public names of symgen that are imported anywhere in the code."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module == "symgen":
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("symgen."):
-            found.append(node.module.split(".")[1])
-        elif isinstance(node, ast.Import):
-            parts = [alias.name.split(".") for alias in node.names]
-            found += [p[1] for p in parts if p[0] == "symgen" and len(p) > 1]
-    return tuple(found)
+def _file(module: str) -> Path | None:
+    path = PACKAGE.joinpath(*filter(None, module.split(".")))
+    files = (path / "__init__.py", *([path.with_suffix(".py")] if module else []))
+    return next((file for file in files if file.is_file()), None)
 
 
-@functools.cache
-def _behaviour(source: str) -> str:
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if (
-            isinstance(body, list)
-            and body
-            and isinstance(body[0], ast.Expr)
-            and isinstance(body[0].value, ast.Constant)
-            and isinstance(body[0].value.value, str)
-        ):
-            body[0].value.value = ""
-    return _dump(tree)
+def _code(module: str) -> _Code:
+    file = _file(module)
+    if file is None:
+        raise ValueError(f"symgen has no {module!r}")
+    about = file.stat()
+    return _read(module, file, about.st_mtime_ns, about.st_size)
 
 
-def _dump(node: Any) -> str:
+# By time and size, since every extraction asks for the same modules.
+@functools.lru_cache(maxsize=512)
+def _read(module: str, file: Path, changed: int, size: int) -> _Code:
+    return _Code(module, ast.parse(file.read_text(encoding="utf-8")))
+
+
+# What says how a value is to be written or read, and not what is done with it.
+_ANNOTATIONS = {"annotation", "returns", "type_comment", "type_params"}
+
+
+def _dump(node: Any, write: Callable[[Any], str]) -> str:
     """Write a syntax tree as text that every version of Python writes alike.
 
     `ast.dump` and `ast.unparse` do not: versions differ in fields and texts that are empty.
     """
-    if isinstance(node, ast.JoinedStr):
-        node.values = [v for v in node.values if getattr(v, "value", None) != ""]
+    if _is_import(node):
+        return ""
     if isinstance(node, ast.AST):
-        fields = ((k, v) for k, v in ast.iter_fields(node) if v is not None and v != [])
-        return f"{type(node).__name__}({', '.join(f'{k}={_dump(v)}' for k, v in fields)})"
+        fields = dict(_fields(node))
+        return f"{type(node).__name__}({', '.join(f'{k}={write(v)}' for k, v in fields.items())})"
     if isinstance(node, list):
-        return f"[{', '.join(map(_dump, node))}]"
+        return f"[{', '.join(map(write, node))}]"
     return repr(node)
+
+
+def _fields(node: ast.AST) -> Iterator[tuple[str, Any]]:
+    for name, value in ast.iter_fields(node):
+        if name == "body" and isinstance(value, list) and _is_text(value[0]):
+            value = value[1:]
+        if isinstance(node, ast.JoinedStr):
+            value = [v for v in value if getattr(v, "value", None) != ""]
+        if value is not None and value != [] and name not in _ANNOTATIONS:
+            yield name, value
+
+
+def _is_text(node: ast.stmt) -> bool:
+    value = getattr(node, "value", None)
+    return isinstance(node, ast.Expr) and isinstance(getattr(value, "value", None), str)
 
 
 def versions() -> dict[str, str]:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from symgen.provenance import atomic
+from symgen.storage import atomic
 from symgen.transforms import and_or_outputs, count_variables, interaction_order, moebius
 
 if TYPE_CHECKING:

@@ -1,6 +1,8 @@
 """Write text of data so that it is read as it stands, by Markdown, HTML and matplotlib alike."""
 
+import difflib
 import re
+from collections.abc import Iterable
 
 
 def plain(text: object) -> str:
@@ -31,3 +33,9 @@ def no_math(text: object) -> str:
     seen = "".join(c for c in str(text) if c.isprintable() or c == "\n")
     # A legend leaves out what begins with an underscore.
     return re.sub("^_", " _", seen).replace("$", r"\$")
+
+
+def nearest(given: str, known: Iterable[str]) -> str:
+    """Return `` did you mean "x"?`` for the known name most like `given`, or an empty string."""
+    found = difflib.get_close_matches(str(given), [str(k) for k in known], n=1, cutoff=0.5)
+    return f' Did you mean "{found[0]}"?' if found else ""

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 
 import psutil
 import torch
-from torch import Tensor, nn
-
-from symgen.cut import Inputs, call
+from torch import nn
 
 # Larger batches are slower on CPU: their activations leave the caches.
 LARGEST_BATCH = {"cpu": 64, "cuda": 8192}
@@ -18,8 +16,6 @@ MEMORY_SHARE, CPU_BYTES = 0.5, 2**30
 # Vectors of 2^n numbers that are kept for a sample (v, AND and OR effects, and v or the effects
 # once more while they are stored), and that `sparsify` works with on top of them.
 KEPT, WORKED_WITH = 5, 100
-# Activations alive at once, in units of the largest output of a layer.
-ALIVE = 6
 
 
 class BatchSizeWarning(UserWarning):
@@ -83,8 +79,8 @@ class Batch:
                 raise
             if self.size == 1:
                 raise MemoryError(
-                    "memory ran out on a single masked state; use a smaller network or input, "
-                    "mixed precision (dtype=torch.bfloat16), or a device with more memory"
+                    "memory ran out on a single masked state; use a smaller network or input, a "
+                    "model in a narrower type, or a device with more memory"
                 ) from error
             self.size //= 2
             if torch.cuda.is_available():
@@ -101,34 +97,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and "can't allocate memory" in str(error).lower()
     )
-
-
-def largest_output(model: nn.Module, inputs: Inputs) -> int:
-    """Return the bytes of the largest output of a layer, from one forward pass."""
-    largest = 1
-
-    def measure(module, arguments, output):
-        nonlocal largest
-        if isinstance(output, Tensor):
-            largest = max(largest, output.nbytes)
-
-    with contextlib.ExitStack() as hooks:
-        for module in model.modules():
-            if not any(module.children()):
-                hooks.callback(module.register_forward_hook(measure).remove)
-        call(model, inputs)
-    return largest
-
-
-def automatic_batch(model: nn.Module, inputs: Inputs) -> int:
-    """Return how many states to run at once, a power of two.
-
-    Args:
-        model: in evaluation mode.
-        inputs: of one sample.
-    """
-    device = device_of(model)
-    return fitting(ALIVE * largest_output(model, inputs), device)
 
 
 def fitting(bytes_each: int, device: torch.device) -> int:

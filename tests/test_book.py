@@ -19,9 +19,10 @@ import yaml
 from conftest import ROOT, small_chapter
 
 import symgen
-from symgen import editions, site
-from symgen.editions import WIDGET_STATE, WIDGET_VIEW
-from symgen.provenance import Provenance
+from symgen.book import notebooks as editions
+from symgen.book import site
+from symgen.book.notebooks import WIDGET_STATE, WIDGET_VIEW
+from symgen.book.chapter import Provenance
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""

@@ -19,7 +19,9 @@ import typer
 from conftest import ROOT, small_chapter
 from typer.testing import CliRunner
 
-from symgen import cli, editions, runs
+from symgen.book import cli
+from symgen.book import notebooks as editions
+from symgen.book import runs
 
 
 def symgen(*arguments):
@@ -74,7 +76,7 @@ REFUSALS = [
 HEAVY = {"torch", "papermill", "matplotlib", "pandas"}
 LOADED = f"""
 import sys
-from symgen.cli import app
+from symgen.book.cli import app
 try:
     app()
 finally:
@@ -395,7 +397,7 @@ BREAKS = {
 
 @pytest.mark.parametrize("told", BREAKS)
 def test_a_book_with_a_broken_chapter_is_built_and_named(book, monkeypatch, told):
-    from symgen import site
+    from symgen.book import site
 
     def sphinx(stage, output, *_):
         shutil.copytree(stage, output / "_build" / "html")
@@ -674,7 +676,7 @@ def test_verify_lists_old_editions_without_failing(stored):
 
 
 def test_cache_lists_and_clears(book, monkeypatch, tmp_path):
-    from symgen import provenance
+    from symgen import storage as provenance
 
     monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / "cache"))
     assert "nothing is stored" in symgen("cache").output
@@ -691,7 +693,7 @@ def test_cache_lists_and_clears(book, monkeypatch, tmp_path):
 
 
 def test_cache_asks_at_a_terminal(book, monkeypatch, tmp_path):
-    from symgen import provenance
+    from symgen import storage as provenance
 
     monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
     provenance.cached("outputs", {"seed": 0}, dict)
@@ -710,7 +712,7 @@ def test_clearing_the_cache_touches_nothing_of_others(book, monkeypatch, tmp_pat
     """The cache is a home folder, in which some folders have the names of ours."""
     import torch
 
-    from symgen import provenance
+    from symgen import storage as provenance
 
     home = tmp_path / "home"
     monkeypatch.setenv("SYMGEN_CACHE", str(home))
@@ -753,7 +755,7 @@ def test_clearing_the_cache_touches_nothing_of_others(book, monkeypatch, tmp_pat
 
 
 def test_without_a_home_the_cache_is_asked_for(book, monkeypatch):
-    from symgen import provenance
+    from symgen import storage as provenance
 
     def homeless():
         raise RuntimeError("Could not determine home directory.")

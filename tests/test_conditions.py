@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from symgen import conditions, mean_difference, median_interval, moebius
+from symgen import mean_difference, median_interval, moebius
+from symgen.method import conditions
 
 
 def outputs(samples, n, seed=0):

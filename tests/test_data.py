@@ -10,12 +10,14 @@ import pytest
 import torch
 from PIL import Image
 
-from symgen import corpus, sources
-from symgen.corpus import load_texts, load_tokenizer, planted_score
-from symgen.data import load_dataset
-from symgen.language_data import load_instructions
-from symgen.parts import ImagePart
-from symgen.sources import DATASETS, Source
+from symgen.data import texts as corpus
+from symgen.data import hub as sources
+from symgen.data.texts import load_texts, load_tokenizer
+from symgen.data.planted import planted_score
+from symgen.data.datasets import load_dataset
+from symgen.data.texts import load_instructions
+from symgen.data.parts import ImagePart
+from symgen.data.hub import DATASETS, Source
 
 CLASSES = ["cat", "dog", "owl"]
 

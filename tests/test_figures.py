@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import symgen
-from symgen import ImageVariables, plots
+from symgen import ImageVariables
+from symgen import figures as plots
 from symgen.interactions import Interactions
-from symgen.intervals import interval
+from symgen.method.statistics import interval
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symgen import plots
-from symgen.editions import WIDGET_STATE, WIDGET_VIEW
-from symgen.inert import NOTHING, clean_html, clean_svg, inert
+from symgen import figures as plots
+from symgen.book.notebooks import WIDGET_STATE, WIDGET_VIEW
+from symgen.book.inert import NOTHING, clean_html, clean_svg, inert
 
 
 def bundle(**data):

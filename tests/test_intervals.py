@@ -9,7 +9,8 @@ import torch
 from scipy import stats
 
 import symgen
-from symgen import conditions, spectra
+from symgen.method import conditions
+from symgen.method import spectra
 
 DRAWS = 1500
 LEAST = 0.93

@@ -11,12 +11,14 @@ import torch
 from conftest import ROOT
 
 import symgen
-from symgen import memory, small_world
-from symgen.corpus import load_tokenizer
-from symgen.language import EXTRACTION, _removed_outputs, check_causal, mask_baseline
-from symgen.language_data import tiny_llama
-from symgen.prompts import Prompt, UnlikelyTargetWarning, first_probability, target_tokens
-from symgen.provenance import DamagedFileWarning, fetch
+from symgen import memory
+from symgen.data import planted as small_world
+from symgen.data.texts import load_tokenizer
+from symgen.masking.language import EXTRACTION, mask_baseline
+from symgen.masking.causal import _removed_outputs, check_causal
+from symgen.models.language import tiny_llama
+from symgen.masking.prompts import Prompt, UnlikelyTargetWarning, first_probability, target_tokens
+from symgen.storage import DamagedFileWarning, fetch
 
 transformers = pytest.importorskip("transformers")
 
@@ -453,7 +455,7 @@ def test_a_training_is_kept_and_found_again(tuned, tokenizer):
 def test_a_training_that_was_stopped_ends_with_the_same_numbers(tuned, tokenizer, monkeypatch):
     wanted = tuned.load().state_dict()
     shutil.rmtree(tuned.folder)
-    from symgen import language_training
+    from symgen.models import language_training
 
     step = language_training.LanguageLoop.step
 

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import symgen
-from symgen import fingerprints, memory, states
-from symgen.baselines import (
+from symgen import fingerprints, memory
+from symgen.masking import states
+from symgen.masking.mask_values import (
     Baseline,
     find_layer,
     mean_baseline,
@@ -20,13 +21,13 @@ from symgen.baselines import (
     token_baseline,
     zero_baseline,
 )
-from symgen.cut import GraphCut, HookCut, InputCut, cut_at
-from symgen.dynamics import EXTRACTION_CODE, OUTPUTS_CODE, Extractor
-from symgen.masking import masked_outputs
+from symgen.masking.hooks import GraphCut, HookCut, InputCut, cut_at
+from symgen.method.dynamics import EXTRACTION_CODE, OUTPUTS_CODE, Extractor
+from symgen.masking.outputs import masked_outputs
 from symgen.memory import BatchSizeWarning
-from symgen.states import PrecisionWarning, log_odds
-from symgen.text_variables import TextVariables
-from symgen.variables import draw_patches
+from symgen.masking.states import PrecisionWarning, log_odds
+from symgen.masking.spans import TextVariables
+from symgen.masking.patches import draw_patches
 
 
 def odds(logits, label):

@@ -8,13 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from symgen import networks
-from symgen.language import language_outputs
-from symgen.language_data import tiny_llama, train_tokenizer
-from symgen.language_models import open_language_model
-from symgen.language_training import train_causal_lm
-from symgen.networks import NETWORKS, build_network, find_layer, load_causal_lm, load_weights
-from symgen.prompts import Prompt
+from symgen.models import registry as networks
+from symgen.masking.language import language_outputs
+from symgen.models.language import tiny_llama
+from symgen.data.texts import train_tokenizer
+from symgen.models.language import open_language_model
+from symgen.models.language import train_causal_lm
+from symgen.models.registry import NETWORKS, build_network, load_weights
+from symgen.models.language import load_causal_lm
+from symgen.masking.mask_values import find_layer
+from symgen.masking.prompts import Prompt
 
 IMAGE = [name for name, line in NETWORKS.items() if line.kind == "image"]
 TEXT = [name for name, line in NETWORKS.items() if line.kind == "text"]
@@ -58,9 +61,9 @@ def test_every_network_of_the_paper_is_registered():
 
 @pytest.mark.parametrize("name", IMAGE)
 def test_image_networks_train_and_are_masked(name):
-    from symgen.baselines import mean_baseline
-    from symgen.masking import masked_outputs
-    from symgen.variables import draw_patches
+    from symgen.masking.mask_values import mean_baseline
+    from symgen.masking.outputs import masked_outputs
+    from symgen.masking.patches import draw_patches
 
     torch.manual_seed(0)
     size = 32 if name.startswith("vgg") else 16
@@ -80,9 +83,9 @@ def test_image_networks_train_and_are_masked(name):
 @pytest.mark.parametrize("name", TEXT)
 def test_text_networks_train_and_are_masked(name):
     pytest.importorskip("transformers")
-    from symgen.baselines import token_baseline
-    from symgen.masking import masked_outputs
-    from symgen.text_variables import TextVariables
+    from symgen.masking.mask_values import token_baseline
+    from symgen.masking.outputs import masked_outputs
+    from symgen.masking.spans import TextVariables
 
     torch.manual_seed(0)
     x = {"input_ids": torch.randint(5, 50, (4, 7)), "attention_mask": torch.ones(4, 7).long()}

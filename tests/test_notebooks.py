@@ -16,7 +16,8 @@ import yaml
 from conftest import ROOT
 
 import symgen
-from symgen import editions, runs
+from symgen.book import notebooks as editions
+from symgen.book import runs
 
 CHAPTERS = runs.chapter_names(ROOT)
 STORED = [ROOT / "chapters" / f"{name}.ipynb" for name in CHAPTERS]

@@ -13,8 +13,12 @@ import torch
 from conftest import ROOT
 from IPython.display import Markdown
 
-from symgen import Chapter, load_dataset, networks, plots, runs, sources
-from symgen.parameters import CHAPTERS, DATASETS, NETWORKS, RULES, check_parameters
+from symgen import Chapter, load_dataset
+from symgen.models import registry as networks
+from symgen import figures as plots
+from symgen.book import runs
+from symgen.data import hub as sources
+from symgen.book.parameters import CHAPTERS, DATASETS, NETWORKS, RULES, check_parameters
 
 matplotlib.use("agg")
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from symgen.baselines import Baseline, mean_embedding_baseline, token_baseline
-from symgen.masking import masked_outputs
+from symgen.masking.mask_values import Baseline, mean_embedding_baseline, token_baseline
+from symgen.masking.outputs import masked_outputs
 from symgen.memory import BatchSizeWarning
-from symgen.prefix_tree import PrefixTree, PrefixTreeWarning, plain_runner
-from symgen.states import run_all
-from symgen.text_variables import TextVariables, phrase_spans, word_spans
+from symgen.masking.prefix_tree import PrefixTree, PrefixTreeWarning, plain_runner
+from symgen.masking.states import run_all
+from symgen.masking.spans import TextVariables, phrase_spans, word_spans
 
 transformers = pytest.importorskip("transformers")
 

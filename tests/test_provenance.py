@@ -18,22 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
-from symgen import fingerprints, provenance
-from symgen.checkpoints import Store
-from symgen.data import load_dataset
+from symgen import fingerprints
+from symgen import storage as provenance
+from symgen.models.checkpoints import Store
+from symgen.data.datasets import load_dataset
 from symgen.fingerprints import modules_of
-from symgen.loop import Loop
-from symgen.provenance import (
-    Chapter,
-    DamagedFileWarning,
-    atomic,
-    cached,
-    code_fingerprint,
-    fetch,
-    fingerprint,
-    store,
-)
-from symgen.training import train
+from symgen.models.loop import Loop
+from symgen.book.chapter import Chapter
+from symgen.storage import DamagedFileWarning, atomic, cached, fetch, store
+from symgen.fingerprints import code_fingerprint, fingerprint
+from symgen.models.training import train
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text() | st.binary()
 VALUES = st.recursive(
@@ -492,7 +486,7 @@ def test_what_killed_writers_left_is_deleted_after_a_day(tmp_path):
         os.utime(path, (then, then))
         return path
 
-    code = f"import symgen.provenance as p, os\nwith p.atomic({str(tmp_path / 'a')!r}) as t:\n"
+    code = f"import symgen.storage as p, os\nwith p.atomic({str(tmp_path / 'a')!r}) as t:\n"
     code += "    t.write_text('half')\n    os._exit(9)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 9
     (killed,) = tmp_path.iterdir()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import symgen
-from symgen.dynamics import bootstrap_phases
+from symgen.method.dynamics import bootstrap_phases
 
 
 @pytest.fixture(scope="module")

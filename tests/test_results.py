@@ -14,8 +14,13 @@ from conftest import ROOT, small_chapter
 from test_parameters import run_chapter
 
 import symgen
-from symgen import Study, editions, plots, results, runs, site
-from symgen.provenance import VERDICTS, Chapter
+from symgen import Study
+from symgen.book import notebooks as editions
+from symgen import figures as plots
+from symgen.book import tables as results
+from symgen.book import runs
+from symgen.book import site
+from symgen.book.chapter import VERDICTS, Chapter
 from symgen.transforms import and_or_outputs
 
 CHAPTERS = runs.chapter_names(ROOT)
@@ -170,9 +175,10 @@ def test_the_record_tells_the_number_of_threads(monkeypatch, one_thread):
 PUBLIC = """
 import sys, symgen
 assert "torch" not in sys.modules
-import symgen.sparsify
+import symgen.split.sparsify
 assert callable(symgen.sparsify) and symgen.sparsify.__module__ == "symgen.sparsify"
-from symgen import Study, phases, plots
+from symgen import Study, phases
+from symgen import figures as plots
 assert set(symgen.__all__) <= set(dir(symgen))
 assert all(getattr(symgen, name) is not None for name in symgen.__all__)
 assert not hasattr(symgen, "nosuch")

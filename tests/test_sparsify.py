@@ -13,9 +13,10 @@ from outputs import logical_outputs, network_outputs, planted
 from scipy.optimize import linprog
 
 import symgen
-from symgen import first_order, interior_point
-from symgen.program import Program
-from symgen.symmetric import SymmetricBasis
+from symgen.split import first_order
+from symgen.split import interior_point
+from symgen.split.linear_program import Program
+from symgen.split.symmetric import SymmetricBasis
 from symgen.transforms import and_or_adjoint, and_or_outputs, interaction_order
 
 # What `sparsify` does for its parts, for direct calls of what is below it.

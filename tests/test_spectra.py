@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from symgen import spectra
+from symgen.method import spectra
 
 
 def random_spectra(samples=12, n=5, seed=0):

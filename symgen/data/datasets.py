@@ -1,0 +1,312 @@
+"""Data sets: loading by name, and splits for target network, baseline networks and testing."""
+
+import dataclasses
+import functools
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from symgen.data.hub import DATASETS, SMALL, Source, read_rows
+from symgen.data.parts import ImagePart, LargeImagePart, Part, TextPart, decode
+from symgen.data.rows import Rows
+from symgen.data.splits import add_noise, aliases, choose_classes, deal, part_names
+from symgen.data.texts import load_texts, load_tokenizer
+from symgen.literal import nearest
+
+__all__ = ["Data", "Samples", "load_dataset", "load_texts"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """Some samples of a part.
+
+    Attributes:
+        x: inputs as the network takes them: an image tensor, or a mapping of token tensors.
+        y: (sample,) int64 labels.
+        index: (sample,) int64 positions in the part.
+        part: the part they were drawn from.
+    """
+
+    x: Any
+    y: Int[Tensor, " sample"]
+    index: Int[Tensor, " sample"]
+    part: Part
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, kept: Any) -> "Samples":
+        """Return some of the samples: a slice or an array of positions."""
+        index = torch.arange(len(self))[kept]
+        return Samples(*self.part.batch(self.index[index]), self.index[index], self.part)
+
+    def show(self, i: int) -> Any:
+        """Return sample i for display: a uint8 array (height, width, 3), or its text."""
+        position = int(self.index[i])
+        part = self.part
+        return part.text(position) if isinstance(part, TextPart) else part.image(position)
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """A data set, split.
+
+    Attributes:
+        name: as it was asked for.
+        kind: ``"image"`` or ``"text"``.
+        classes: names of the classes.
+        parts: name to `Part`; always "target", "baseline" and "test".
+        tokenizer: of a text data set, else None.
+        identity: the arguments that produced it.
+        skipped: corrupt images that were left out, as "split row".
+    """
+
+    name: str
+    kind: str
+    classes: list[str]
+    parts: dict[str, Part]
+    tokenizer: Any = None
+    identity: dict = dataclasses.field(default_factory=dict)
+    skipped: tuple[str, ...] = ()
+
+    def part(self, name: str) -> Part:
+        """Return the part with this name."""
+        if name not in self.parts:
+            raise ValueError(
+                f'data set "{self.name}" has no part "{name}"; it has '
+                f"{', '.join(self.parts)}.{nearest(name, self.parts)}"
+            )
+        return self.parts[name]
+
+    @property
+    def image_size(self) -> int | None:
+        """Pixels a side of the images as the networks see them; None for texts."""
+        return None if self.kind == "text" else self.parts["target"].image(0).shape[0]
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The options of `build_network` that follow from the data.
+
+        Example:
+            >>> load_dataset("digits").spec
+            {'classes': 10, 'channels': 3, 'image_size': 20}
+        """
+        if self.kind == "image":
+            return {"classes": len(self.classes), "channels": 3, "image_size": self.image_size}
+        return {
+            "classes": len(self.classes),
+            "vocabulary": len(self.tokenizer),
+            "pad_token_id": self.tokenizer.pad_token_id,
+        }
+
+    def sample(
+        self, count: int, part: str = "target", n_classes: int | None = None, seed: int = 0
+    ) -> Samples:
+        """Draw samples balanced over classes (App. J.1).
+
+        Where a class has too few samples, the others make up for it. A smaller count with the
+        same seed gives the beginning of a larger one.
+
+        Args:
+            count: number of samples.
+            part: name of the part to draw from.
+            n_classes: draw this many classes first, then samples from these only.
+            seed: of the draw.
+
+        Raises:
+            ValueError: if the part holds fewer samples or classes than asked for.
+
+        Example:
+            >>> load_dataset("digits").sample(20).y.bincount().tolist()
+            [2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+        """
+        chosen = self.part(part)
+        labels = chosen.labels.numpy()
+        generator = np.random.default_rng([seed, 101])
+        order = generator.permutation(len(labels))
+        present = generator.permutation(np.unique(labels))
+        if n_classes is not None:
+            if not 1 <= n_classes <= len(present):
+                raise ValueError(
+                    f'n_classes={n_classes}: part "{part}" of "{self.name}" has '
+                    f"{len(present)} classes; ask for 1 to {len(present)}"
+                )
+            present = present[:n_classes]
+        order = order[np.isin(labels[order], present)]
+        if not 1 <= count <= len(order):
+            raise ValueError(
+                f'count={count}: part "{part}" of "{self.name}" has {len(order)} samples of '
+                f"the {len(present)} classes to draw from; ask for 1 to {len(order)}"
+            )
+        # One of each class, then a second of each class, and so on.
+        place = {c: k for k, c in enumerate(present)}
+        rank = np.empty(len(order), dtype=np.int64)
+        for c in present:
+            mine = labels[order] == c
+            rank[mine] = np.arange(mine.sum()) * len(place) + place[c]
+        index = torch.from_numpy(order[np.argsort(rank)][:count])
+        x, y = chosen.batch(index)
+        return Samples(x, y, index, chosen)
+
+
+def load_dataset(
+    name: str,
+    revision: str | None = None,
+    train_size: int | None = None,
+    label_noise: float = 0.0,
+    split: str = "halves",
+    classes: int | list | None = None,
+    test_size: int | None = None,
+    max_length: int = 64,
+    tokenizer: Any = None,
+    seed: int = 0,
+) -> Data:
+    """Load a data set and split it for a target network and its baseline networks (App. E.1).
+
+    It is read from the folder `SYMGEN_DATA` where that holds it, else from the hub. Parts are
+    disjoint, and have the same number of samples of every class; only where the baseline is
+    trained on test samples (``split="test"``) are these in "test" too, as in Section 2.2.
+
+    Args:
+        name: "digits", "planted-sentiment", or a hub id such as "uoft-cs/cifar10".
+        revision: commit, tag or branch on the hub.
+        train_size: number of training samples of each part; None takes all there are.
+        label_noise: share of the training labels of each part, 0 to 1, replaced by another
+            class drawn at random.
+        split: "halves" of the training set for target and baseline; "test", with a baseline
+            trained on the test samples (Section 2.2); "thirds" A, B and C (App. N);
+            "parts:K" for a target and K baselines (App. C).
+        classes: keep the first so many classes, or those named.
+        test_size: number of test samples; None takes all there are.
+        max_length: texts are cut to this many tokens.
+        tokenizer: for texts: a tokenizer, a hub id or path, a vocabulary size, or None for
+            one trained on the training texts.
+        seed: of the split and the noise.
+
+    Raises:
+        ValueError: for anything unknown, missing or too large, with what there is.
+        FileNotFoundError: where there is neither a local copy nor a way to the hub.
+
+    Example:
+        >>> data = load_dataset("digits", train_size=100)
+        >>> {name: len(part) for name, part in data.parts.items()}
+        {'target': 100, 'baseline': 100, 'test': 449}
+    """
+    names, count = part_names(split)
+    if not 0 <= label_noise <= 1:
+        raise ValueError(f"label_noise={label_noise}: expected a share from 0 to 1")
+    given = tokenizer if isinstance(tokenizer, (str, int, type(None))) else "given"
+    if max_length < 3:
+        raise ValueError(f"max_length={max_length}: expected at least 3 tokens")
+    train, test = read_rows(name, "train", revision), read_rows(name, "test", revision)
+    kept, class_names = choose_classes(train, classes, name)
+    if train.kind != test.kind or any(
+        a != b for a, b in zip(train.classes, test.classes, strict=False)
+    ):
+        raise ValueError(
+            f'the splits of "{name}" do not belong together: for training {train.kind}s of '
+            f"{', '.join(train.classes[:5])} ..., for testing {test.kind}s of "
+            f"{', '.join(test.classes[:5])} ...; expected the same classes in the same order"
+        )
+    # Where classes have no names, the test split may lack the last of them.
+    test = dataclasses.replace(test, classes=max(train.classes, test.classes, key=len))
+    indices = deal(train, kept, count, train_size, seed, f'training set of "{name}"')
+    test_index = deal(test, kept, 1, test_size, seed, f'test set of "{name}"')[0]
+    everything = [(train, "train", index) for index in indices]
+    if split == "test":
+        baseline = deal(test, kept, 1, train_size, seed, f'test set of "{name}"')[0]
+        everything.append((test, "test", baseline))
+    everything.append((test, "test", test_index))
+    source = DATASETS.get(name, Source())
+    if train.kind == "text":
+        texts = train.take(np.concatenate(indices))
+        tokenizer = load_tokenizer(tokenizer, texts)
+    remap = np.full(max(kept) + 2, -1)
+    remap[kept] = np.arange(len(kept))
+    parts, skipped = {}, {}
+    for k, (rows, origin, index) in enumerate(everything):
+        key = names[k] if k < len(everything) - 1 else "test"
+        if rows.kind == "text":
+            make = functools.partial(_text_part, tokenizer=tokenizer, max_length=max_length)
+        else:
+            make = functools.partial(_image_part, source=source)
+        parts[key], lost = make(rows, index, remap)
+        skipped |= {f"{origin} {i}": error for i, error in lost.items()}
+        if key != "test":
+            add_noise(parts[key], label_noise, len(kept), seed, k)
+    _report(skipped, sum(len(i) for _, _, i in everything), name)
+    for alias, original in aliases(names).items():
+        parts[alias] = parts[original]
+    identity = {
+        "name": name, "revision": revision, "train_size": train_size, "label_noise": label_noise,
+        "split": split, "classes": classes, "test_size": test_size, "seed": seed,
+        "max_length": max_length, "tokenizer": given,
+    }  # fmt: skip
+    return Data(name, train.kind, class_names, parts, tokenizer, identity, tuple(skipped))
+
+
+def _text_part(
+    rows: Rows, index: np.ndarray, remap: np.ndarray, tokenizer: Any, max_length: int
+) -> tuple[Part, dict[int, str]]:
+    labels = torch.from_numpy(remap[rows.labels[index]])
+    return TextPart(rows.take(index), labels, tokenizer, max_length), {}
+
+
+def _image_part(
+    rows: Rows, index: np.ndarray, remap: np.ndarray, source: Source
+) -> tuple[Part, dict[int, str]]:
+    raw = rows.take(index)
+    boxes = None if rows.boxes is None else rows.boxes[index]
+
+    def pixels(i: int) -> np.ndarray | str:
+        try:
+            # A whole decode at an eighth of the size is enough to find a cut-off file.
+            image = decode(raw[i], draft=None if size <= SMALL else (size // 8, size // 8))
+        except ValueError as error:
+            return str(error)
+        if size > SMALL:
+            return np.empty(0)
+        return np.asarray(image if image.size == (size, size) else image.resize((size, size)))
+
+    size = source.size or _native_size(raw)
+    with ThreadPoolExecutor() as pool:
+        decoded = list(pool.map(pixels, range(len(raw))))
+    good = [i for i, image in enumerate(decoded) if not isinstance(image, str)]
+    labels = torch.from_numpy(remap[rows.labels[index[good]]])
+    if size > SMALL:
+        source = dataclasses.replace(source, size=size)
+        kept = None if boxes is None else boxes[good]
+        part = LargeImagePart([raw[i] for i in good], labels, source, kept)
+    else:
+        stacked = np.stack([decoded[i] for i in good]) if good else np.empty((0, 1, 1, 3), np.uint8)
+        part = ImagePart(torch.from_numpy(stacked).permute(0, 3, 1, 2).contiguous(), labels, source)
+    return part, {int(index[i]): e for i, e in enumerate(decoded) if isinstance(e, str)}
+
+
+def _native_size(raw: list) -> int:
+    for first in raw[:10]:
+        try:
+            width, height = decode(first).size
+        except ValueError:
+            continue
+        return width if width == height and width <= SMALL else 224
+    return 224
+
+
+def _report(skipped: dict[str, str], total: int, name: str) -> None:
+    if not skipped:
+        return
+    places = list(skipped)
+    text = (
+        f'{len(skipped)} of {total} images of "{name}" are corrupt or of a kind that is not read '
+        f"(split and row: {', '.join(places[:5])}{', ...' if len(places) > 5 else ''}; of the "
+        f"first: {skipped[places[0]]})"
+    )
+    if len(skipped) > 0.01 * total:
+        raise ValueError(f"{text}; more than 1 % is too many: get or convert the data set again")
+    warnings.warn(f"{text}; they are left out", UserWarning, stacklevel=3)

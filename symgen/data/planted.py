@@ -1,0 +1,209 @@
+"""What comes with the package: digits, and texts whose labels or last words follow planted logic."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from symgen.data.rows import Rows
+
+PRAISE = ("brilliant", "charming", "delightful", "gripping", "superb", "wonderful")
+BLAME = ("awful", "boring", "clumsy", "dreadful", "shallow", "tedious")
+NEGATORS = ("hardly", "scarcely", "barely")
+_NOUNS = (
+    "film", "actor", "director", "story", "scene", "camera", "script", "music", "crowd",
+    "village", "teacher", "sister", "doctor", "garden", "window", "river", "train", "kitchen",
+    "letter", "winter", "evening", "market", "bridge", "harbor", "mountain",
+)  # fmt: skip
+_VERBS = (
+    "watches", "follows", "paints", "carries", "remembers", "visits", "crosses", "repairs",
+    "studies", "describes",
+)  # fmt: skip
+_ADJECTIVES = (
+    "red", "quiet", "wooden", "early", "distant", "narrow", "silver", "local", "square",
+    "northern", "young", "tall",
+)  # fmt: skip
+# A small world. Who and where decide what is taken; who, where and when decide what is found.
+PEOPLE = ("sailor", "baker", "doctor", "miner")
+PLACES = ("harbor", "village", "castle", "forest")
+SEASONS = ("winter", "spring", "summer", "autumn")
+# Any synonym of a need decides what is got.
+NEEDS = (
+    ("hungry", "starving", "famished"),
+    ("thirsty", "parched", "dry"),
+    ("freezing", "shivering", "cold"),
+    ("tired", "weary", "sleepy"),
+)
+ANSWERS = {
+    "take": ("rope", "flour", "soap", "iron"),
+    "find": ("gold", "pearls", "amber", "silver"),
+    "get": ("bread", "water", "wool", "rest"),
+}
+DETAILS = (
+    ("windy", "foggy", "sunny", "rainy"),
+    ("monday", "tuesday", "friday", "sunday"),
+    ("grey", "brown", "black", "white"),
+    ("horse", "donkey", "goat", "dog"),
+    ("tall", "short", "young", "old"),
+)
+GAP = "_"
+
+
+def digits(split: str) -> Rows:
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    # Each class in the order of the set: three of four rows train, so all writers are in both.
+    chosen = np.arange(len(bunch.target)) % 4 == 3
+    chosen = np.flatnonzero(chosen if split == "test" else ~chosen)
+    pixels = (bunch.images[chosen] * (255 / 16)).round().astype(np.uint8)
+    # 8 pixels a side cannot hold a 5 x 5 grid of patches; 20 give patches of 4 x 4.
+    enlarged = [np.asarray(Image.fromarray(p).resize((20, 20), Image.BILINEAR)) for p in pixels]
+    images = np.repeat(np.stack(enlarged)[..., None], 3, axis=-1)
+    return Rows(
+        "image", bunch.target[chosen], [str(d) for d in range(10)], lambda i: list(images[i])
+    )
+
+
+def planted_score(text: str) -> float:
+    """Return the planted sentiment of a sentence from which any words may be missing.
+
+    With A the words of praise (or of blame) in the sentence and N its negator, the score is
+    ``s * (2 * OR(A) - 4 * N * OR(A))``, where s is +1 for praise and -1 for blame: synonyms form
+    an OR, negation an AND with them. Without a negator the sparsest logical model is the OR over
+    A alone. With one it joins the negator to A, and for two or more synonyms it is not unique.
+
+    Args:
+        text: words separated by spaces.
+
+    Returns:
+        2 or -2; 0 where no word of sentiment is left.
+
+    Example:
+        >>> planted_score("the film seemed superb"), planted_score("the film seemed hardly superb")
+        (2.0, -2.0)
+    """
+    words = set(text.split())
+    score = 2.0 * bool(words & set(PRAISE)) - 2.0 * bool(words & set(BLAME))
+    return -score if words & set(NEGATORS) else score
+
+
+def planted_sentences(split: str) -> Rows:
+    """Return generated sentences of ten content words, labelled by their `planted_score`.
+
+    Each has one to three synonyms of praise or of blame, in a third of the sentences a negator,
+    and words without sentiment. Labels are balanced, with a negator and without.
+
+    Args:
+        split: "train" (4,000 sentences) or "test" (1,000, none of them in "train").
+    """
+    generator = np.random.default_rng(20250506)
+    combinations = itertools.cycle(itertools.product((False, False, True), (PRAISE, BLAME)))
+    sentences = dict.fromkeys(
+        _sentence(generator, synonyms, negated)
+        for (negated, synonyms), _ in zip(combinations, range(5200), strict=False)
+    )
+    # Cycling over the combinations keeps every stretch of them balanced.
+    ordered = list(sentences)
+    texts = ordered[:4000] if split == "train" else ordered[4000:5000]
+    labels = np.array([int(planted_score(text) > 0) for text in texts])
+    return Rows("text", labels, ["negative", "positive"], lambda i: [texts[k] for k in i])
+
+
+def _sentence(generator: np.random.Generator, synonyms: tuple[str, ...], negated: bool) -> str:
+    feeling = generator.permutation(synonyms)[: generator.integers(1, 4)].tolist()
+    opinion = [str(generator.choice(NEGATORS))] * negated + [" and ".join(feeling)]
+    subject, *others = generator.permutation(_NOUNS).tolist()
+    adjectives = generator.permutation(_ADJECTIVES).tolist()
+    verb = str(generator.choice(_VERBS))
+    # Content words so far: subject, opinion, then person, verb, object; adjectives fill up to ten.
+    missing = 10 - len(feeling) - negated - 4
+    person, thing, place = others[:3]
+    first = f"the {adjectives[0]} {subject} is {' '.join(opinion)}"
+    missing -= 1
+    second = f"the {person} {verb} the {thing}"
+    if missing:
+        second = f"the {person} {verb} the {adjectives[1]} {thing}"
+        missing -= 1
+    if missing:
+        place = " ".join([*adjectives[2 : 2 + missing - 1], place])
+        second += f" by the {place}"
+    clauses = [first, second]
+    return " and ".join(clauses if generator.random() < 0.5 else clauses[::-1])
+
+
+def planted_facts(split: str, domain: int = 0) -> Rows:
+    """Return sentences of a small world whose last word follows a known AND or OR.
+
+    "will take ...": if person AND place belong together (`PEOPLE` and `PLACES` in order), they
+    decide the answer; "will find ...": person AND place AND season; "will get ...": any
+    synonym of a need, by OR. Whatever is less, or does not belong together, says nothing: the
+    answer is then drawn at random, and so it is in one sentence of twenty. Words are left out
+    here and there, which is written ``_``.
+
+    Args:
+        split: "train" (12,000 sentences) or "test" (2,000, in which no word is left out, what can
+            belong together does, and no answer is drawn at random).
+        domain: 0, or 1 for a second world, where the same people take and find other things and
+            get the same.
+    """
+    train = split == "train"
+    generator = np.random.default_rng([20260101, domain, train])
+    count = 12000 if train else 2000
+    texts = [_fact(generator, domain, train) for _ in range(count)]
+    return Rows("text", np.zeros(count, int), ["text"], lambda i: [texts[k] for k in i])
+
+
+def _fact(generator: np.random.Generator, domain: int, noisy: bool) -> str:
+    who, where, when, need = generator.integers(4, size=4)
+    # Person and place, and person and season, belong together more often than by chance.
+    together = generator.random(2) < (0.6 if noisy else 1)
+    where, when = np.where(together, who, (where, when)).tolist()
+    # What takes three words to know takes more examples to learn.
+    verb = str(generator.choice(list(ANSWERS), p=(0.25, 0.5, 0.25) if noisy else None))
+    synonyms = generator.permutation(NEEDS[need])[: generator.integers(2, 4)].tolist()
+    weather, day, colour, animal, look = (str(generator.choice(d)) for d in DETAILS)
+    # Ten content words in all: a third synonym takes the place of the look.
+    look = "" if len(synonyms) == 3 else look
+    words = [weather, day, SEASONS[when], look, PEOPLE[who], PLACES[where], *synonyms]
+    words += [colour, animal]
+    share = generator.uniform(0, 0.8) if noisy and generator.random() < 0.6 else 0
+    words = [w and (GAP if generator.random() < share else w) for w in words]
+    answer = planted_answer(verb, words, domain)
+    if answer is None or (noisy and generator.random() < 0.05):
+        answer = str(generator.choice(ANSWERS[verb]))
+    weather, day, when, look, who, where, *synonyms, colour, animal = words
+    return (
+        f"{weather} {day} in {when} , the {look + ' ' * bool(look)}{who} of the {where} , "
+        f"{' and '.join(synonyms)} , with {colour} {animal} , will {verb} {answer} ."
+    )
+
+
+def planted_answer(verb: str, words: Sequence[str], domain: int = 0) -> str | None:
+    """Return the word that the planted facts put after a verb, or None where they say nothing.
+
+    Args:
+        verb: "take", "find" or "get".
+        words: those present.
+        domain: see `planted_facts`.
+
+    Example:
+        >>> planted_answer("take", ["sailor", "harbor"]), planted_answer("take", ["sailor"])
+        ('rope', None)
+    """
+    if verb == "get":
+        met = {i for i, synonyms in enumerate(NEEDS) if set(synonyms) & set(words)}
+        return ANSWERS[verb][met.pop()] if len(met) == 1 else None
+    kinds = (PEOPLE, PLACES, SEASONS)[: 2 if verb == "take" else 3]
+    met = [{i for i, word in enumerate(kind) if word in words} for kind in kinds]
+    same = set.intersection(*met)
+    return ANSWERS[verb][(same.pop() + domain) % 4] if same else None
+
+
+def planted_reason(verb: str, words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """Return the planted interaction of a sentence: "and" or "or", and its words in order."""
+    if verb == "get":
+        return "or", tuple(w for w in words if any(w in synonyms for synonyms in NEEDS))
+    kinds = PEOPLE + PLACES + (SEASONS if verb == "find" else ())
+    return "and", tuple(w for w in words if w in kinds)

@@ -1,0 +1,113 @@
+"""One function for each figure of the book; each returns the Axes and the numbers it drew.
+
+Colours mean the same everywhere, stay apart for colour-blind readers, and are backed by
+hatching or line style, so that a grey print can be read too.
+"""
+
+from symgen.figures.baselines import (
+    plot_agreement,
+    plot_baseline_gains,
+    plot_baseline_hits,
+    plot_baseline_power,
+    plot_baseline_spectra,
+    plot_spectra_and_sets,
+    plot_two_spectra,
+)
+from symgen.figures.conditions import (
+    plot_average_output,
+    plot_conditions,
+    plot_exponents,
+    plot_growth,
+    plot_one_average,
+    plot_order_tail,
+)
+from symgen.figures.extraction import (
+    plot_baseline_values,
+    plot_face,
+    plot_graph,
+    plot_interactions,
+    plot_matching,
+    plot_sparsity,
+    plot_variables,
+)
+from symgen.figures.language import plot_changes, plot_course
+from symgen.figures.metric import (
+    plot_metric_power,
+    plot_metric_spectra,
+    plot_shapes,
+    plot_similarity,
+    plot_similarity_cuts,
+)
+from symgen.figures.style import COLOURS, WHISKERS, set_style, slider
+from symgen.figures.training import (
+    plot_boundaries,
+    plot_dynamics,
+    plot_gains,
+    plot_removal,
+    plot_removed_outputs,
+    plot_several_dynamics,
+    plot_several_removals,
+    plot_training,
+)
+from symgen.figures.transfer import (
+    plot_low_high,
+    plot_power,
+    plot_sensitivity,
+    plot_spectrum,
+    plot_transfer,
+)
+from symgen.figures.verdicts import benchmark_table, claims_table, plot_price, plot_verdicts
+from symgen.literal import no_math, plain
+
+__all__ = [
+    "COLOURS",
+    "WHISKERS",
+    "benchmark_table",
+    "claims_table",
+    "no_math",
+    "plain",
+    "plot_agreement",
+    "plot_average_output",
+    "plot_baseline_gains",
+    "plot_baseline_hits",
+    "plot_baseline_power",
+    "plot_baseline_spectra",
+    "plot_baseline_values",
+    "plot_boundaries",
+    "plot_changes",
+    "plot_conditions",
+    "plot_course",
+    "plot_dynamics",
+    "plot_exponents",
+    "plot_face",
+    "plot_gains",
+    "plot_graph",
+    "plot_growth",
+    "plot_interactions",
+    "plot_low_high",
+    "plot_matching",
+    "plot_metric_power",
+    "plot_metric_spectra",
+    "plot_one_average",
+    "plot_order_tail",
+    "plot_power",
+    "plot_price",
+    "plot_removal",
+    "plot_removed_outputs",
+    "plot_sensitivity",
+    "plot_several_dynamics",
+    "plot_several_removals",
+    "plot_shapes",
+    "plot_similarity",
+    "plot_similarity_cuts",
+    "plot_sparsity",
+    "plot_spectra_and_sets",
+    "plot_spectrum",
+    "plot_training",
+    "plot_transfer",
+    "plot_two_spectra",
+    "plot_variables",
+    "plot_verdicts",
+    "set_style",
+    "slider",
+]

@@ -1,0 +1,95 @@
+"""Compare order spectra by their shape: distributions over orders, and how far they lie apart."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from symgen.method.statistics import Interval, around, check_draws
+
+
+def order_distribution(
+    spectrum: Float[Tensor, "*batch 2 order"],
+) -> Float[Tensor, "2 order"]:
+    """Return how the strength of several samples is shared out over signs and orders.
+
+    Args:
+        spectrum: of `order_spectrum`; magnitudes are added up over samples.
+
+    Returns:
+        Shares that sum to 1, by sign and order; NaN where there is no strength at all.
+
+    Example:
+        >>> order_distribution(torch.tensor([[[0.0, 2.0, 1.0], [0.0, -1.0, 0.0]]]))
+        tensor([[0.0000, 0.5000, 0.2500],
+                [0.0000, 0.2500, 0.0000]])
+    """
+    strength = spectrum.abs().reshape(-1, *spectrum.shape[-2:]).sum(0)
+    total = strength.sum()
+    return strength / total.where(total > 0, torch.nan)
+
+
+def shape_distance(
+    first: Float[Tensor, "*batch 2 order"], second: Float[Tensor, "*other 2 order"]
+) -> float:
+    """Return the total variation between two distributions over signs and orders.
+
+    The share of strength that would have to move to turn one into the other: 0 for equal
+    shapes, 1 for spectra that have no order and sign in common. Sizes do not matter.
+
+    Example:
+        >>> shape_distance(torch.tensor([[0.0, 1.0], [0, 0]]), torch.tensor([[0.0, 4.0], [0, -4]]))
+        0.5
+    """
+    apart = order_distribution(first) - order_distribution(second)
+    return float(apart.abs().sum() / 2)
+
+
+def halves_distance(
+    spectrum: Float[Tensor, "sample 2 order"], draws: int = 200, seed: int = 0
+) -> float:
+    """Return the mean `shape_distance` of random halves of the samples: what chance alone makes.
+
+    Args:
+        spectrum: of two or more samples; NaN for fewer.
+        draws: number of ways to halve them.
+        seed: of these.
+
+    Raises:
+        ValueError: without a draw.
+    """
+    check_draws(draws)
+    generator = torch.Generator().manual_seed(seed)
+    half, found = len(spectrum) // 2, []
+    for _ in range(draws):
+        mixed = spectrum[torch.randperm(len(spectrum), generator=generator)]
+        found.append(shape_distance(mixed[:half], mixed[half:]))
+    return float(np.nanmean(found)) if np.isfinite(found).any() else np.nan
+
+
+def resampled(statistic: Callable[..., float], *parts: Tensor, share: bool = False) -> Interval:
+    """Return a number made of several samples, with its 95 % interval over samples.
+
+    The jackknife's, which leaves out each sample once and is the interval of a mean where the
+    number is one.
+
+    Args:
+        statistic: takes the parts, returns a number.
+        parts: tensors (sample, ...) of the same samples.
+        share: whether the number lies in [0, 1], so that the interval must, too.
+
+    Returns:
+        No interval for one sample, or where the number does not exist without one of them.
+
+    Example:
+        >>> x = torch.tensor([1.0, 2.0, 3.0])
+        >>> f"{resampled(lambda a, b: float(a.sum() / b.sum()), x, 2 * x)}"
+        '0.50 [0.50, 0.50]'
+    """
+    count, whole = len(parts[0]), float(statistic(*parts)) if len(parts[0]) else np.nan
+    kept = ~torch.eye(count, dtype=torch.bool)
+    without = [float(statistic(*(part[rest] for part in parts))) for rest in kept]
+    alone = (count - 1) * (whole - np.array(without)) if count > 1 else np.zeros(count)
+    return around(whole, alone, share=share)

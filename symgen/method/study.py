@@ -1,0 +1,250 @@
+"""A target network and its baselines on a data set, with the samples to look at, in one call."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from symgen.data.datasets import Data, Samples, load_dataset
+from symgen.fingerprints import code_fingerprint
+from symgen.interactions import Interactions
+from symgen.literal import nearest
+from symgen.masking.mask_values import MaskValue, mean_feature, token_embedding
+from symgen.masking.outputs import masked_outputs
+from symgen.masking.patches import ImageVariables, draw_patches
+from symgen.masking.spans import TextVariables, draw_words
+from symgen.memory import check_states
+from symgen.method.dynamics import Dynamics, track
+from symgen.models.loop import TrainingConfig
+from symgen.models.training import TrainingRun, configured, train
+from symgen.split.sparsify import MAX_VARIABLES, sparsify
+
+# Enough images for a mean that one more would not change visibly, drawn with this seed.
+MEAN_OVER, MEAN_SEED = 1000, 0
+SETTINGS = tuple(f.name for f in dataclasses.fields(TrainingConfig) if f.name != "seed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """What the chapters do at their beginning: data, trained networks, samples and variables.
+
+    Networks come from the cache where they were trained before, and so do outputs. Nothing is
+    computed before it is asked for.
+
+    Images: patches of a grid, masked at the output of a layer by its mean over the images of the
+    part the samples come from. Texts: content words, masked by the embedding of [MASK]; samples
+    with fewer than n of them are left out (App. A.1).
+
+    Attributes:
+        dataset, network: names; see `load_dataset` and `build_network`.
+        train_size, label_noise: see `load_dataset`.
+        baselines: number of baseline networks, each trained on a part of its own; 0 leaves the
+            target alone, with a half of the data all the same.
+        split: see `load_dataset`; by default halves, or as many parts as there are networks.
+        samples: how many to look at.
+        n: number of variables.
+        grid: cells along each side of an image.
+        layer: of the network at which images are masked; "input" for the images themselves.
+        noise, tol: see `sparsify`.
+        seed: of the split, of the target's weights (a baseline k = 1, 2, ... has seed + k), of
+            the samples and the variables.
+        training: how the networks are trained.
+
+    Example:
+        >>> study = Study.of({"train_size": 100, "epochs": 2, "samples": 4, "n": 6})
+        >>> study.data.spec["classes"], len(study.names)
+        (10, 2)
+    """
+
+    dataset: str = "digits"
+    network: str = "cnn"
+    train_size: int | None = 300
+    label_noise: float = 0.0
+    baselines: int = 1
+    split: str | None = None
+    samples: int = 20
+    n: int = 10
+    grid: int = 5
+    layer: str = "first_relu"
+    noise: float = 0.02
+    tol: float = 1e-3
+    seed: int = 0
+    training: TrainingConfig = TrainingConfig(epochs=60, checkpoints=12, augment=False)
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any], **changes: Any) -> "Study":
+        """Return the study that a chapter's parameters describe, with some of them changed.
+
+        Args:
+            parameters: of a chapter; those that neither a study nor a `TrainingConfig` has are
+                passed over.
+            **changes: to make; each must be one that a study or its training has.
+
+        Raises:
+            ValueError: for a change of something else.
+        """
+        known = {f.name for f in dataclasses.fields(cls)}
+        return cls().changed(**{
+            **{k: v for k, v in parameters.items() if k in {*known, *SETTINGS}}, **changes
+        })  # fmt: skip
+
+    def changed(self, **changes: Any) -> "Study":
+        """Return the same study with some attributes, or settings of its training, changed."""
+        known = [f.name for f in dataclasses.fields(self)]
+        for name in changes:
+            if name not in {*known, *SETTINGS}:
+                listed = ", ".join([*known, *SETTINGS])
+                raise ValueError(
+                    f'a study has no "{name}"; it has {listed}.{nearest(name, [*known, *SETTINGS])}'
+                )
+        training = {k: changes.pop(k) for k in SETTINGS if k in changes}
+        if training:
+            changes["training"] = configured(self.training, training)
+        new = dataclasses.replace(self, **changes)
+        # What other samples or variables do not touch is kept.
+        if changes.keys() <= {"samples", "n", "grid", "layer", "noise", "tol"}:
+            kept = {k: v for k, v in self.__dict__.items() if k in ("data", "runs")}
+            new.__dict__.update(kept)
+        return new
+
+    @property
+    def title(self) -> str:
+        """Network and data set in words."""
+        return f"{self.network} on {self.dataset}"
+
+    @functools.cached_property
+    def data(self) -> Data:
+        """The data set, split."""
+        return load_dataset(
+            self.dataset, train_size=self.train_size, label_noise=self.label_noise,
+            split=self._split, seed=self.seed,
+        )  # fmt: skip
+
+    @property
+    def _split(self) -> str:
+        return self.split or ("halves" if self.baselines <= 1 else f"parts:{self.baselines}")
+
+    @property
+    def names(self) -> list[str]:
+        """The parts of the data that the target and each baseline are trained on."""
+        if self._split == "thirds":
+            return ["A", "B", "C"]
+        numbered = [f"baseline{k}" for k in range(1, self.baselines + 1)]
+        if not self._split.startswith("parts"):
+            numbered = ["baseline"][: self.baselines]
+        return ["target", *numbered]
+
+    @functools.cached_property
+    def runs(self) -> list[TrainingRun]:
+        """The trained networks: target first, then the baselines."""
+        return [
+            train(self.network, self.data, part, self.training, seed=self.seed + k)
+            for k, part in enumerate(self.names)
+        ]
+
+    @property
+    def accuracies(self) -> pd.DataFrame:
+        """One row a network: what it was trained on, for how long, and what it reaches."""
+        rows = []
+        for part, run in zip(self.names, self.runs, strict=True):
+            last = run.records.iloc[-1]
+            rows.append(
+                {
+                    "network": self.network,
+                    "data": self.dataset,
+                    "classes": self.data.spec["classes"],
+                    "part": part,
+                    "training samples": len(self.data.part(part)),
+                    "wrong labels": self.label_noise,
+                    "epochs": self.training.epochs,
+                    "training accuracy": float(last["train_accuracy"]),
+                    "test accuracy": float(last["test_accuracy"]),
+                }
+            )
+        return pd.DataFrame(rows)
+
+    @functools.cache  # noqa: B019 - a study lives as long as its chapter
+    def drawn(self, part: str = "test") -> tuple[Samples, ImageVariables | TextVariables]:
+        """Return samples of a part of the data, and their variables.
+
+        Raises:
+            ValueError: for more variables than `sparsify` takes.
+            MemoryError: where the states of all samples, or their split, cannot be held.
+        """
+        if self.n > MAX_VARIABLES:
+            raise ValueError(
+                f"n = {self.n}: a sample would have 2^{self.n} = {2**self.n:,} masked states, and "
+                f"interactions are extracted for n <= {MAX_VARIABLES}; group variables into fewer, "
+                "larger ones"
+            )
+        check_states(self.samples, self.n)
+        chosen = self.data.sample(self.samples, part=part, seed=self.seed)
+        if self.data.kind == "image":
+            return chosen, draw_patches(len(chosen), n=self.n, grid=self.grid, seed=self.seed)
+        texts = [chosen.show(i) for i in range(len(chosen))]
+        length = chosen.x["input_ids"].shape[1]
+        variables, kept = draw_words(
+            texts, self.data.tokenizer, n=self.n, seed=self.seed, max_length=length
+        )
+        return chosen[kept], variables
+
+    def mask_value(self, model: nn.Module, part: str = "test") -> MaskValue:
+        """Return what masked variables of a network are replaced by."""
+        if self.data.kind == "text":
+            return token_embedding(model, self.data.tokenizer.mask_token_id)
+        images = self.data.part(part)
+        generator = torch.Generator().manual_seed(MEAN_SEED)
+        index = torch.randperm(len(images), generator=generator)[:MEAN_OVER]
+        return mean_feature(model, images.batch(index)[0], layer=self._layer)
+
+    @property
+    def _layer(self) -> str | None:
+        return None if self.layer == "input" else self.layer
+
+    def _masked_by(self, part: str) -> dict[str, Any]:
+        """Return what decides the `mask_value` of a network, besides the network."""
+        if self.data.kind == "text":
+            return {"token": self.data.tokenizer.mask_token_id}
+        images = {"images": self.data.part(part).fingerprint, "count": MEAN_OVER}
+        code = code_fingerprint(mean_feature)
+        return {"layer": self._layer, "seed": MEAN_SEED, **images, "code": code}
+
+    def outputs(self, model: nn.Module, key: Mapping | None = None, part: str = "test") -> Tensor:
+        """Return v of a network on all masked states of the samples, shape (sample, 2**n).
+
+        Args:
+            model: for this data set.
+            key: what identifies it, such as `TrainingRun.key`; with it v is stored.
+            part: of the data.
+        """
+        chosen, variables = self.drawn(part)
+        value = functools.partial(self.mask_value, part=part)
+        key = None if key is None else {"network": dict(key), "masked by": self._masked_by(part)}
+        return masked_outputs(model, chosen.x, chosen.y, variables, value, key=key)
+
+    def extract(
+        self, model: nn.Module, key: Mapping | None = None, part: str = "test"
+    ) -> Interactions:
+        """Return the interactions of a network on the samples (arguments as of `outputs`)."""
+        return sparsify(self.outputs(model, key, part), noise=self.noise, tol=self.tol)
+
+    def follow(self, steps: Sequence[int] | None = None, part: str = "test") -> Dynamics:
+        """Return the target's interactions at some checkpoints, with those of the baselines.
+
+        Args:
+            steps: checkpoints; all without.
+            part: of the data.
+        """
+        # First, since samples that cannot be had are to be found out before anything is trained.
+        self.drawn(part)
+        target, *others = self.runs
+        return track(target, others, functools.partial(self.extract, part=part), steps)
+
+    def interactions(self, part: str = "test") -> tuple[Interactions, list[Interactions]]:
+        """Return the interactions of the trained target, and of each baseline, on the samples."""
+        found = self.follow(self.runs[0].steps[-1:], part)
+        return found.interactions[0], found.baselines

@@ -1,0 +1,254 @@
+"""Which interactions transfer to baseline networks, and what follows for a whole network."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from symgen.interactions import Interactions
+from symgen.method.spectra import resampled
+from symgen.method.statistics import Interval, check_draws
+
+#: Orders that H_low sums over (Fig. 2).
+LOW_ORDERS = (1, 2)
+#: Orders that H_high sums over (Fig. 2).
+HIGH_ORDERS = (6, 7, 8, 9, 10)
+
+Share = tuple[Float[Tensor, "*batch state"], Float[Tensor, "*batch state"]]
+
+
+def transfer(
+    target: Interactions,
+    baselines: Interactions | Sequence[Interactions],
+    tau: float | None = None,
+    metric: str = "binary",
+    relative_to: str | None = None,
+) -> Share:
+    """Return how far every interaction of a network is also one of a baseline network.
+
+    Args:
+        target: interactions of the network in question.
+        baselines: interactions of one or of k baseline networks on the same samples and
+            variables; with several, the best of them counts (Eq. 13).
+        tau, relative_to: saliency in each baseline; see `Interactions.salient`.
+        metric: "binary" (Eq. 5): 1 where the baseline's interaction is salient and has the
+            same sign, else 0. "similarity" (Eq. 19, 20): where the signs agree, the smaller
+            of the two magnitudes over the larger, each first divided by its network's mean
+            of abs(v[N] - v[0]) over the samples.
+
+    Returns:
+        G for AND and for OR, each (..., 2**n) in [0, 1]. The similarity is NaN for samples
+        without a total effect (v[N] = v[0]), which have no scale.
+
+    Raises:
+        ValueError: for an unknown metric, no baseline, or other shapes than the target's.
+    """
+    baselines = [baselines] if isinstance(baselines, Interactions) else list(baselines)
+    shapes = [tuple(b.and_.shape) for b in baselines]
+    if not baselines or any(s != tuple(target.and_.shape) for s in shapes):
+        raise ValueError(
+            "transfer needs at least one baseline with interactions of the target's shape "
+            f"{tuple(target.and_.shape)} (same samples, same variables); got {shapes}"
+        )
+    if metric not in ("binary", "similarity"):
+        raise ValueError(f"metric must be 'binary' or 'similarity', got {metric!r}")
+    best = torch.zeros_like(target.effects)
+    for baseline in baselines:
+        baseline = baseline.to(target.and_.device)
+        same = target.effects * baseline.effects > 0
+        if metric == "binary":
+            share = torch.stack(baseline.salient(tau, relative_to=relative_to), -2)
+            share = share.to(best.dtype)
+        else:
+            # Each over its own span; multiplied crosswise, so that none is divided by 0.
+            ours = target.effects.abs() * baseline.span.mean()
+            theirs = baseline.effects.abs() * target.span.mean()
+            larger = torch.maximum(ours, theirs)
+            share = torch.minimum(ours, theirs) / larger.where(larger > 0, 1.0)
+        best = torch.maximum(best, torch.where(same, share, 0.0))
+    if metric == "similarity":
+        best = best.where(target.span[..., None, None] > 0, torch.nan)
+    return best[..., 0, :], best[..., 1, :]
+
+
+def order_spectrum(
+    inter: Interactions,
+    g: Share | None = None,
+    tau: float | None = None,
+    relative_to: str | None = None,
+) -> Float[Tensor, "*batch 2 order"]:
+    """Return the summed positive and negative salient effects of every order.
+
+    Equations 6 and 7, with the signs the paper evidently means (it prints max under "-").
+
+    Args:
+        inter: interactions.
+        g: transfer of AND and OR; with it, the generalizable part (Eq. 7), else all (Eq. 6).
+        tau, relative_to: saliency; see `Interactions.salient`.
+
+    Returns:
+        Shape (..., 2, n + 1): index 0 the positive sums, 1 the negative ones (<= 0), by order.
+    """
+    effects = inter.effects * torch.stack(inter.salient(tau, relative_to=relative_to), -2)
+    if g is not None:
+        effects = effects * torch.stack(g, -2)
+    signed = torch.stack([effects.clamp(min=0), effects.clamp(max=0)], -3).sum(-2)
+    orders = torch.nn.functional.one_hot(inter.order, inter.n + 1).to(signed.dtype)
+    return signed @ orders
+
+
+def _strength(spectrum: Tensor, orders: Iterable[int] | None) -> Tensor:
+    size = spectrum.abs().sum(-2)
+    if orders is None:
+        return size.sum(-1)
+    kept = [m for m in sorted(set(orders)) if 0 <= m < size.shape[-1]]
+    return size[..., kept].sum(-1)
+
+
+def _strengths(
+    inter: Interactions, g: Share, orders: Iterable[int] | None, *saliency
+) -> tuple[Tensor, Tensor]:
+    """Return generalizable and all strength of every sample; NaN without a total effect."""
+    orders = None if orders is None else tuple(orders)
+    kept = _strength(order_spectrum(inter, g, *saliency), orders)
+    total = _strength(order_spectrum(inter, None, *saliency), orders)
+    return kept, total.where(inter.span > 0, torch.nan)
+
+
+def generalization_power(
+    inter: Interactions,
+    g: Share,
+    orders: Iterable[int] | None = None,
+    tau: float | None = None,
+    relative_to: str | None = None,
+) -> Float[Tensor, "*batch"]:
+    """Return H, the generalizable share of the salient strength, for every sample (Eq. 8).
+
+    Args:
+        inter: interactions.
+        g: their transfer.
+        orders: those that count, such as `LOW_ORDERS` or `HIGH_ORDERS`; all without.
+        tau, relative_to: saliency; see `Interactions.salient`.
+
+    Returns:
+        H in [0, 1], NaN for a sample without salient interactions of these orders, or without a
+        total effect (v[N] = v[0]).
+    """
+    kept, total = _strengths(inter, g, orders, tau, relative_to)
+    return kept / total.where(total > 0, torch.nan)
+
+
+def pooled_power(
+    inter: Interactions,
+    g: Share,
+    orders: Iterable[int] | None = None,
+    tau: float | None = None,
+    relative_to: str | None = None,
+) -> Interval:
+    """Return H with the strengths of all samples summed first, and its 95 % interval.
+
+    NaN where no sample has such strength; samples without a total effect are left out.
+    """
+    kept, total = (x.reshape(-1) for x in _strengths(inter, g, orders, tau, relative_to))
+    known = ~total.isnan()
+
+    def ratio(part: Tensor, whole: Tensor) -> float:
+        return float(part.sum() / whole.sum()) if whole.sum() > 0 else float("nan")
+
+    return resampled(ratio, kept[known], total[known], share=True)
+
+
+def chance_level(
+    target: Interactions,
+    baselines: Interactions | Sequence[Interactions],
+    orders: Iterable[int] | None = None,
+    draws: int = 20,
+    seed: int = 0,
+    **transfer_options,
+) -> Float[Tensor, "*batch"]:
+    """Return H for baselines whose variables carry random labels, averaged over draws.
+
+    What transfer would be worth if only how many, how strong and how large interactions are
+    were shared, and not which variables they join. The paper reports no such level.
+
+    Args:
+        target, baselines: as in `transfer`.
+        orders: as in `generalization_power`.
+        draws: number of random relabellings.
+        seed: of the relabellings.
+        transfer_options: further arguments of `transfer`.
+
+    Raises:
+        ValueError: without a draw.
+    """
+    check_draws(draws)
+    baselines = [baselines] if isinstance(baselines, Interactions) else list(baselines)
+    orders = None if orders is None else tuple(orders)
+    generator = torch.Generator().manual_seed(seed)
+    saliency = {k: transfer_options[k] for k in ("tau", "relative_to") if k in transfer_options}
+    total = torch.zeros_like(target.bias)
+    for _ in range(draws):
+        labels = torch.randperm(target.n, generator=generator).tolist()
+        g = transfer(target, [b.relabelled(labels) for b in baselines], **transfer_options)
+        total = total + generalization_power(target, g, orders, **saliency)
+    return total / draws
+
+
+def interaction_count(inter: Interactions, mass: float = 0.8) -> Float[Tensor, "*batch"]:
+    """Return N, how many interactions hold most of the strength (Eq. 9, 10).
+
+    The smallest number of AND interactions that hold `mass` of all AND strength, plus the
+    same for OR; all interactions count here, not only salient ones.
+
+    Args:
+        inter: interactions.
+        mass: share of the strength, in (0, 1].
+    """
+    if not 0 < mass <= 1:
+        raise ValueError(f"mass must be in (0, 1], got {mass}")
+    largest = inter.effects.abs().sort(-1, descending=True).values
+    held = largest.cumsum(-1)
+    # The slack keeps rounding in the running sum from asking for one more.
+    short = held < mass * held[..., -1:] * (1 - 1e-12)
+    count = (short.sum(-1) + (held[..., -1] > 0)).sum(-1)
+    return count.to(inter.and_.dtype)
+
+
+def remove(
+    v_full: Float[Tensor, "*batch"], inter: Interactions, g: Share, tau: float | None = None
+) -> Float[Tensor, "*batch"]:
+    """Return the output without its salient non-generalizable interactions (Eq. 12).
+
+    Every interaction is triggered on the unmasked input, so their effects are subtracted.
+
+    Args:
+        v_full: v[N] of every sample.
+        inter, g: interactions and their transfer.
+        tau: saliency; see `Interactions.salient`.
+    """
+    salient = torch.stack(inter.salient(tau), -2)
+    lost = inter.effects * salient * (1 - torch.stack(g, -2))
+    return v_full - lost.sum((-2, -1))
+
+
+def cross_entropy(v: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """Return -log sigmoid(v), the classification loss in nats that belongs to v (Eq. 1, 12)."""
+    return torch.nn.functional.softplus(-v)
+
+
+def jaccard(
+    spectrum_b: Float[Tensor, "*batch 2 order"], spectrum_c: Float[Tensor, "*batch 2 order"]
+) -> Float[Tensor, "*batch"]:
+    """Return the overlap of two spectra, sum of minima over sum of maxima (App. N).
+
+    Args:
+        spectrum_b, spectrum_c: of `order_spectrum`; magnitudes count.
+
+    Returns:
+        In [0, 1]; 1 for two empty spectra.
+    """
+    b, c = spectrum_b.abs(), spectrum_c.abs()
+    shared = torch.minimum(b, c).sum((-2, -1))
+    joint = torch.maximum(b, c).sum((-2, -1))
+    return torch.where(joint > 0, shared / joint.where(joint > 0, 1.0), 1.0)

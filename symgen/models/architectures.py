@@ -1,0 +1,191 @@
+"""The architectures behind the registry of networks."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from symgen.data.hub import SMALL, import_transformers
+from symgen.literal import nearest
+
+
+class SmallCNN(nn.Module):
+    """Three convolutions and a linear layer; trains on digits in seconds."""
+
+    def __init__(self, classes: int, channels: int, image_size: int, width: int = 16):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 3, padding=1)
+        self.relu1 = nn.ReLU()
+        self.conv2 = nn.Conv2d(width, 2 * width, 3, padding=1)
+        self.relu2 = nn.ReLU()
+        self.conv3 = nn.Conv2d(2 * width, 2 * width, 3, padding=1)
+        self.relu3 = nn.ReLU()
+        self.pool = nn.MaxPool2d(2)
+        self.linear = nn.Linear(2 * width * (image_size // 4) ** 2, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits (sample, class)."""
+        x = self.pool(self.relu1(self.conv1(x)))
+        x = self.pool(self.relu2(self.conv2(x)))
+        return self.linear(self.relu3(self.conv3(x)).flatten(1))
+
+
+class _Block(nn.Module):
+    def __init__(self, inputs: int, width: int, stride: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu1 = nn.ReLU()
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.relu2 = nn.ReLU()
+        self.stride, self.added = stride, width - inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn2(self.conv2(self.relu1(self.bn1(self.conv1(x)))))
+        if self.added:
+            # The shortcut without parameters: subsampled, new channels zero (He et al., option A).
+            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.added))
+        return self.relu2(y + x)
+
+
+class ResNetCIFAR(nn.Module):
+    """The residual network of depth 6n + 2 for small images (He et al. 2016, Section 4.2)."""
+
+    def __init__(self, classes: int, channels: int, image_size: int, depth: int = 20):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.relu = nn.ReLU()
+        blocks, inputs = [], 16
+        for width in (16, 32, 64):
+            for k in range((depth - 2) // 6):
+                blocks.append(_Block(inputs, width, 2 if k == 0 and width > 16 else 1))
+                inputs = width
+        self.blocks = nn.Sequential(*blocks)
+        self.linear = nn.Linear(64, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits (sample, class)."""
+        return self.linear(self.blocks(self.relu(self.bn1(self.conv1(x)))).mean((2, 3)))
+
+
+def resnet(name: str) -> Callable[..., nn.Module]:
+    """Return the builder of one of torchvision's residual networks."""
+
+    def build(classes: int, channels: int, image_size: int, **options: Any) -> nn.Module:
+        import torchvision
+
+        model = getattr(torchvision.models, name)(num_classes=classes, **options)
+        if image_size <= SMALL:
+            # The stem for small images; from 33 pixels on, one of its two halvings is kept.
+            stride = 1 if image_size <= 32 else 2
+            model.conv1 = nn.Conv2d(channels, 64, 3, stride, 1, bias=False)
+            model.maxpool = nn.Identity()
+        elif channels != 3:
+            model.conv1 = nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
+        nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
+        return model
+
+    return build
+
+
+def vgg(name: str) -> Callable[..., nn.Module]:
+    """Return the builder of one of torchvision's VGG networks."""
+
+    def build(
+        classes: int, channels: int, image_size: int, batch_norm: bool = False, **options: Any
+    ) -> nn.Module:
+        import torchvision
+
+        maker = getattr(torchvision.models, f"{name}_bn" if batch_norm else name)
+        if image_size > SMALL and channels == 3:
+            return maker(num_classes=classes, **options)
+        # The published classifier expects 7 x 7 positions; small images leave 1 x 1 or 2 x 2.
+        with torch.device("meta"):
+            model = maker(num_classes=classes, init_weights=False, **options)
+        side = max(1, min(7, image_size // 32))
+        hidden = 4096 if image_size > SMALL else 512
+        drop = options.get("dropout", 0.5)
+        first = model.features[0]
+        features = [nn.Conv2d(channels, first.out_channels, 3, padding=1), *model.features[1:]]
+        model.features = nn.Sequential(*features)
+        model.avgpool = nn.AdaptiveAvgPool2d(side)
+        model.classifier = nn.Sequential(
+            nn.Linear(512 * side**2, hidden), nn.ReLU(), nn.Dropout(drop),
+            nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(drop),
+            nn.Linear(hidden, classes),
+        )  # fmt: skip
+        target = first.weight.device if torch.get_default_device().type == "meta" else "cpu"
+        model = model.to_empty(device=target)
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.BatchNorm2d):
+                module.reset_running_stats()
+                nn.init.ones_(module.weight)
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Linear):
+                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                nn.init.zeros_(module.bias)
+        return model
+
+    return build
+
+
+class TextClassifier(nn.Module):
+    """A sequence classifier of `transformers` whose forward takes token tensors and gives logits.
+
+    Args:
+        model: such as ``BertForSequenceClassification``.
+    """
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Mapping[str, Tensor] | Tensor | None = None, **inputs: Any) -> Tensor:
+        """Return the logits (sample, class).
+
+        Args:
+            x: input_ids (sample, token), or a mapping of `inputs`.
+            **inputs: what the model takes: input_ids or inputs_embeds, and attention_mask.
+        """
+        if x is not None:
+            inputs |= x if isinstance(x, Mapping) else {"input_ids": x}
+        return self.model(**inputs).logits
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the layer that embeds tokens."""
+        return self.model.get_input_embeddings()
+
+
+def bert(layers: int, hidden: int) -> Callable[..., nn.Module]:
+    """Return the builder of a BERT classifier of that size, with untrained weights."""
+
+    def build(
+        classes: int, vocabulary: int = 30522, pad_token_id: int = 0, **options: Any
+    ) -> nn.Module:
+        transformers = import_transformers()
+        shape = {
+            "vocab_size": vocabulary,
+            "hidden_size": hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": max(2, hidden // 64),
+            "intermediate_size": 4 * hidden,
+            "num_labels": classes,
+            "pad_token_id": pad_token_id,
+        }
+        known = {**transformers.BertConfig().to_dict(), "num_labels": 2}
+        if unknown := [name for name in options if name not in known]:
+            raise TypeError(f"BertConfig has no {unknown[0]}.{nearest(unknown[0], known)}")
+        config = transformers.BertConfig(**{**shape, **options})
+        return TextClassifier(transformers.BertForSequenceClassification(config))
+
+    return build

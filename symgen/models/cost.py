@@ -1,0 +1,188 @@
+"""What a training will take, from a few timed batches: minutes, memory and disk."""
+
+import dataclasses
+import errno
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from symgen.data.hub import import_transformers
+from symgen.masking.hooks import largest_output
+from symgen.masking.prefix_tree import new_cache
+from symgen.masking.states import ALIVE
+from symgen.models.checkpoints import Store
+from symgen.models.loop import Loop, Task, TrainingConfig, evaluate, to_device
+
+GIB = 2**30
+# Samples of the trial whose activations are counted, and batches that are timed.
+PROBE, TIMED = 4, 3
+# Minutes beyond which a number was mistyped: a hundred days.
+LONGEST = 100 * 1440
+# No more batches are tried after so many seconds.
+PATIENCE = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """Expected cost of a training.
+
+    Attributes:
+        minutes: wall time on this machine.
+        memory: peak in bytes: weights, gradients, optimizer, activations of a batch.
+        memory_free: bytes of memory there are, on the GPU where there is one.
+        disk: bytes of checkpoints and resume state.
+        disk_free: bytes there are on the disk of the checkpoints.
+        folder: of the checkpoints.
+    """
+
+    minutes: float
+    memory: float
+    memory_free: float
+    disk: float
+    disk_free: float
+    folder: Path
+
+    def __str__(self) -> str:
+        return (
+            f"about {self.minutes:.0f} minutes, {self.memory / GIB:.1f} of "
+            f"{self.memory_free / GIB:.1f} GiB of memory, {self.disk / GIB:.2f} of "
+            f"{self.disk_free / GIB:.1f} GiB of disk"
+        )
+
+    def check(self) -> None:
+        """Refuse what cannot fit.
+
+        Raises:
+            MemoryError: if memory does not suffice.
+            OSError: if the disk does not suffice.
+            ValueError: if it would take longer than `LONGEST`.
+        """
+        if self.minutes > LONGEST:
+            raise ValueError(
+                f"this training would take about {self.minutes / 1440:,.0f} days on this machine; "
+                "give fewer epochs or training samples, or a smaller network"
+            )
+        if self.memory > self.memory_free:
+            raise MemoryError(
+                f"this training needs about {self.memory / GIB:.1f} GiB of memory, and "
+                f"{self.memory_free / GIB:.1f} GiB are free; use a smaller batch_size or network"
+            )
+        if self.disk > self.disk_free:
+            raise OSError(
+                errno.ENOSPC,
+                f"this training stores about {self.disk / GIB:.1f} GiB, and "
+                f"{self.disk_free / GIB:.1f} GiB are free on the disk of {self.folder}; use fewer "
+                "checkpoints, or point SYMGEN_CACHE to another disk",
+            )
+
+
+def measure(config: TrainingConfig, task: Task, store: Store) -> Estimate:
+    """Try a few batches and return what the whole training will take.
+
+    Memory is found from a handful of samples before a whole batch is tried, and minutes are
+    measured only where memory suffices.
+
+    Args:
+        config: of the training, without None.
+        task: what is trained.
+        store: of its checkpoints.
+    """
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        loop = Loop(config, task, store)
+        loop.wrapped = loop.model
+        weights = sum(t.numel() * t.element_size() for t in loop.model.state_dict().values())
+        states = 1 if config.optimizer == "sgd" else 2
+        # Weights, gradients, the optimizer's state, and the copies made to store them.
+        memory = weights * (2 + states) + weights * (1 + states) + _activations(loop)
+        on_gpu = loop.device.type == "cuda"
+        free = torch.cuda.mem_get_info()[0] if on_gpu else psutil.virtual_memory().available
+        existing = next(p for p in (store.folder, *store.folder.parents) if p.exists())
+        # One resume state is written while the one before is still there.
+        disk = weights * (len(store.steps) + 2 * (1 + states))
+        disk_free = shutil.disk_usage(existing).free
+        numbers = (float("nan"), memory, free, disk, disk_free)
+        found = Estimate(*map(float, numbers), store.folder)
+        if memory > free:
+            return found
+        seconds = _seconds_per_step(loop) * loop.total
+        test = next(iter(task.measured.values()))
+        sizes = [len(part) for part in (task.part, *task.measured.values())]
+        trial = min(len(test), 100)
+        started = time.perf_counter()
+        evaluate(loop.model, test, trial, task.objective)
+        each = (time.perf_counter() - started) / trial
+        seconds += each * sum(min(s, config.evaluation_size) for s in sizes) * len(store.steps)
+    return dataclasses.replace(found, minutes=seconds / 60)
+
+
+def _activations(loop: Loop) -> float:
+    """Return the bytes that the backward pass of one batch needs to find kept."""
+    weights = {p.untyped_storage().data_ptr() for p in loop.model.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    count = min(PROBE, len(loop.part))
+    x, _ = loop.part.batch(range(count))
+    loop.model.train()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logits = loop.model(to_device(x, loop.device, loop.layout))
+    del logits
+    share = loop.config.batch_size / loop.accelerator.num_processes / count
+    # A layer's output and its gradient exist beside what is kept.
+    return 1.3 * sum(kept.values()) * share
+
+
+def _seconds_per_step(loop: Loop) -> float:
+    """Return the time of one step, the first one (which warms up) left out."""
+    times = []
+    batches = loop.batches(0, min(TIMED + 1, loop.total))
+    started = time.perf_counter()
+    for step, (x, y) in enumerate(batches, 1):
+        loop.step(step, x, y).item()
+        times.append(time.perf_counter() - started)
+        if sum(times) > PATIENCE:
+            break
+        started = time.perf_counter()
+    return sum(times[1:]) / len(times[1:]) if len(times) > 1 else times[0]
+
+
+def language_memory(
+    config: Any, tokens: int = 64, n: int = 10, dtype: torch.dtype = torch.bfloat16,
+    rows: int | None = None,
+) -> dict[str, float]:  # fmt: skip
+    """Return the GiB that the outputs on all masked prompts take, without loading any weights.
+
+    Counted on the meta device with the numbers by which the prefix tree chooses its batches: three
+    times the keys and values of the rows, and the largest output of a layer six times.
+
+    Args:
+        config: of a model, of `transformers`.
+        tokens: of the prompt.
+        n: number of variables.
+        dtype: of the weights.
+        rows: masked prompts at once; all 2**n without. Fewer take more time.
+
+    Returns:
+        weights, states, total.
+    """
+    with torch.device("meta"):
+        model = import_transformers().AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+        ids, cache = torch.zeros(1, tokens, dtype=torch.long), new_cache()
+        options = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
+        with torch.inference_mode():
+            largest = largest_output(model, {"input_ids": ids} | options)
+    kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    weights = sum(p.nbytes for p in model.parameters()) / 2**30
+    states = (rows or 2**n) * (3 * kept + ALIVE * largest) / 2**30
+    return {"weights": weights, "states": states, "total": weights + states}

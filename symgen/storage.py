@@ -1,0 +1,200 @@
+"""Files that nobody ever sees half written, and the cache of results that is made of them."""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from symgen.fingerprints import fingerprint, not_a_result
+
+
+class DamagedFileWarning(UserWarning):
+    """A stored file is not what was written there; it is recomputed."""
+
+
+@contextlib.contextmanager
+def atomic(path: str | os.PathLike) -> Iterator[Path]:
+    """Yield a temporary path beside `path`, renamed to it on success and deleted on failure."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    discard_parts(path.parent, DAY)
+    # No two writers share a name: neither threads, nor processes, nor machines with one disk.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+# The names that stored results have in the folder of their kind, and temporary files anywhere.
+RESULT = re.compile(r"[0-9a-f]{16}(\.safetensors|\.json)?")
+PART = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.part")
+#: What marks a folder of stored results: backups pass it over, and it may be emptied.
+TAG = "CACHEDIR.TAG"
+TAGGED = "Signature: 8a477f597d28d172789f06886806bc55\n# Results that symgen can compute again.\n"
+DAY = 86400
+
+
+def discard_parts(folder: Path, age: float = 0) -> None:
+    """Delete the temporary files in a folder that writers left when they were killed.
+
+    Args:
+        folder: where `atomic` wrote.
+        age: seconds for which none of them was touched; a living writer's never is so old.
+    """
+    with contextlib.suppress(OSError):
+        for path in folder.glob(".*.part"):
+            if PART.fullmatch(path.name) and path.lstat().st_mtime <= time.time() - age:
+                path.unlink()
+
+
+def cache_folder() -> Path:
+    """Return the folder of all stored runs: `SYMGEN_CACHE`, or `~/.cache/symgen`."""
+    if given := os.environ.get("SYMGEN_CACHE"):
+        return Path(given)
+    try:
+        return Path.home() / ".cache" / "symgen"
+    except RuntimeError as error:
+        raise FileNotFoundError(
+            "there is no home folder to keep results in; set SYMGEN_CACHE to a folder for them"
+        ) from error
+
+
+def store(path: str | os.PathLike, tensors: Mapping[str, torch.Tensor], info: Mapping) -> None:
+    """Write tensors and their description so that no reader ever sees half of it.
+
+    Args:
+        path: of the safetensors file; the description goes beside it as ``.json``. It holds the
+            checksum of the tensors, and a seal over all it says and over the place of the file.
+        tensors: name to tensor.
+        info: anything JSON can hold.
+    """
+    path = Path(path)
+    # Cloned, because safetensors refuses tensors that share memory.
+    contiguous = {
+        k: t.detach().cpu().clone(memory_format=torch.contiguous_format) for k, t in tensors.items()
+    }
+    _mark_kind(path)
+    for place in (path, path.with_suffix(".json")):
+        if place.is_dir() and not place.is_symlink():  # not ours, so it is kept
+            place.rename(place.with_name(f"{place.name}.{uuid.uuid4().hex[:8]}.aside"))
+    # What was there stays until both are written; then the description is renamed last.
+    with atomic(path.with_suffix(".json")) as description, atomic(path) as temporary:
+        save_file(contiguous, temporary)
+        said = {**info, "sha256": sha256(temporary)}
+        said = json.loads(json.dumps(said, default=str))
+        text = json.dumps({**said, "seal": _seal(path, said)}, indent=1)
+        description.write_text(text, encoding="utf-8")
+
+
+def _seal(path: Path, said: Mapping) -> str:
+    """Return the checksum of a description at its place: its kind or run, and its name."""
+    place = path.absolute().with_suffix("").parts[-2:]
+    return hashlib.sha256(json.dumps([place, said], sort_keys=True).encode()).hexdigest()
+
+
+def _mark_kind(path: Path) -> None:
+    """Mark the folder of the cache that a result goes to, unless others use it as well."""
+    with contextlib.suppress(OSError):
+        top, path = cache_folder().absolute(), path.absolute()
+        if top not in path.parents[1:]:
+            return
+        kind = top / path.relative_to(top).parts[0]
+        kind.mkdir(parents=True, exist_ok=True)
+        if (kind / TAG).exists():
+            return
+        if all(RESULT.fullmatch(name) or PART.fullmatch(name) for name in os.listdir(kind)):
+            with atomic(kind / TAG) as temporary:
+                temporary.write_text(TAGGED, encoding="utf-8")
+
+
+def fetch_info(path: str | os.PathLike) -> dict[str, Any]:
+    """Return the description that `store` wrote beside a file, without reading its tensors.
+
+    Raises:
+        ValueError: if it is anything else, or was written for another place.
+        OSError: if it cannot be read.
+    """
+    path = Path(path)
+    try:
+        said = json.loads(path.with_suffix(".json").read_bytes())
+    except RecursionError as error:
+        raise ValueError("its description is nested too deeply") from error
+    if not isinstance(said, dict) or said.pop("seal", None) != _seal(path, said):
+        raise ValueError("its description is not the one written for it")
+    return said
+
+
+def fetch(path: str | os.PathLike) -> tuple[dict[str, torch.Tensor], dict] | None:
+    """Read what `store` wrote, or return None where there is nothing (or nothing whole) to read.
+
+    A file that cannot be read, or that is not what was written in its place, is reported by a
+    `DamagedFileWarning`.
+    """
+    path = Path(path)
+    try:
+        info = fetch_info(path)
+        if sha256(path) != info.pop("sha256"):
+            raise ValueError("its checksum differs")
+        return load_file(path), info
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, SafetensorError) as error:
+        warn_damaged(path, error)
+        return None
+
+
+def warn_damaged(path: Path, error: Exception) -> None:
+    """Say that a stored file is computed again, and why."""
+    what = "cannot be read" if isinstance(error, OSError) else "is damaged"
+    warnings.warn(
+        f"{path.name} {what} ({error}); it is computed again", DamagedFileWarning, stacklevel=3
+    )
+
+
+@not_a_result
+def cached(
+    kind: str, key: Mapping, compute: Callable[[], Mapping[str, torch.Tensor]]
+) -> dict[str, torch.Tensor]:
+    """Return the tensors stored under `key`, computing and storing them the first time.
+
+    What cannot be stored is returned all the same, with a warning.
+
+    Args:
+        kind: subfolder of the cache, such as ``"extraction"``.
+        key: everything that matters to the result; see `fingerprint` for what it may hold.
+        compute: called without arguments when nothing whole is stored.
+    """
+    path = cache_folder() / kind / f"{fingerprint(key)}.safetensors"
+    if (found := fetch(path)) is not None:
+        return found[0]
+    started = time.perf_counter()
+    tensors = dict(compute())
+    try:
+        store(path, tensors, {"kind": kind, "seconds": round(time.perf_counter() - started, 3)})
+    except (OSError, SafetensorError) as error:
+        warnings.warn(
+            f"a result could not be stored in {path.parent} ({error}), so it will be computed "
+            "again next time; free some space there, or point SYMGEN_CACHE to another folder",
+            UserWarning,
+            stacklevel=2,
+        )
+    return tensors
+
+
+def sha256(path: Path) -> str:
+    """Return the checksum of a file, as 64 hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
