@@ -260,7 +260,7 @@ STAMP = ".sources"
 
 def _state(stage: Path, site: Path) -> str:
     """Return the fingerprint of the site and of all it depends on, docstrings included."""
-    folders = [(stage, "**/*"), (PACKAGE, "*.py"), (site, "**/*")]
+    folders = [(stage, "**/*"), (PACKAGE, "**/*.py"), (site, "**/*")]
     return fingerprint(
         [
             {

@@ -1,1 +1,5 @@
-""
+"""From a model, samples and variables to v on all 2^n masked states, and to interactions.
+
+In come any network and its inputs; out goes v (`masked_outputs`), or its split (`extract`). Where
+the data and the network come from, and what is asked of the interactions, is never known here.
+"""

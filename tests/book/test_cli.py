@@ -491,7 +491,7 @@ def test_a_signal_that_a_library_takes_for_its_own_error_ends_the_run(book, monk
 def test_a_killed_run_is_continued_by_the_next(book):
     waiting = "import time\nprint('waiting')\ntime.sleep(600)"
     nbformat.write(small_chapter("b_second", waiting, False), book / "chapters/b_second.ipynb")
-    command = [sys.executable, "-m", "symgen.cli", "run", "all"]
+    command = [sys.executable, "-m", "symgen.book.cli", "run", "all"]
     out = book / "_build/runs/quick"
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True

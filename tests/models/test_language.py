@@ -365,7 +365,7 @@ def test_all_words_removed(tokenizer):
 @pytest.mark.parametrize("masking", ["mean", "remove"])
 def test_memory_that_runs_out_is_told(tokenizer, monkeypatch, masking):
     model = build("llama", tokenizer)
-    monkeypatch.setattr("symgen.language.check_causal", lambda *_: None)
+    monkeypatch.setattr("symgen.masking.causal.check_causal", lambda *_: None)
 
     def refuse(module, args, kwargs):
         if kwargs.get("past_key_values") is not None or masking == "remove":
