@@ -196,7 +196,7 @@ def test_a_patch_is_drawn_where_it_is_masked(number):
     ax, _ = plots.plot_variables(
         np.zeros((height, width, 3), np.uint8), variables.boxes(height, width)[0]
     )
-    row, column = variables.masks(height, width)[0, 0].nonzero(as_tuple=True)
+    row, column = (variables.owners(height, width)[0] == 0).nonzero(as_tuple=True)
     for patch in ax.patches:
         (left, top), (right, bottom) = patch.get_bbox().min, patch.get_bbox().max
         # A pixel's middle is its number, so that its edges are half a pixel off.
