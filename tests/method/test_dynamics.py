@@ -1,5 +1,6 @@
 """Phase boundaries are where App. I has them; what was extracted once is found again."""
 
+import copy
 import dataclasses
 import math
 import shutil
@@ -87,9 +88,8 @@ def test_outputs_are_stored_for_the_images_behind_the_mean(study, monkeypatch):
     images = part.images.clone()
     others = torch.ones(len(images), dtype=torch.bool).index_fill(0, samples.index, False)
     images[others] = 255 - images[others]
-    different = type(part)(images, part.labels)
-    different.mean, different.std = part.mean, part.std
-    changed = study.changed()
+    different, changed = copy.copy(part), study.changed()
+    different.images = images
     changed.__dict__["data"] = dataclasses.replace(
         study.data, parts={**study.data.parts, "test": different}
     )
