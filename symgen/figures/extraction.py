@@ -295,3 +295,27 @@ def plot_face(
     ax.set(xlabel="effect on the output (log odds)")
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=9, handlelength=1.5)
     return ax, shown.reset_index(drop=True)
+
+
+def plot_price(points: pd.DataFrame, memory: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Draw time and memory of one sample against the number of variables.
+
+    Args:
+        points: columns n, tol, seconds (a sample), gap; points that missed the gap asked for are
+            drawn open.
+        memory: columns n, gib, of one sample.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6))
+    styles = (("o-", "#0072B2"), ("s--", "#E69F00"))
+    for (tol, rows), (line, colour) in zip(points.groupby("tol"), styles, strict=False):
+        axes[0].plot(rows["n"], rows["seconds"], line, ms=5, color=colour, label=f"gap {tol:g}")
+        missed = rows[rows["gap"] > tol]
+        axes[0].plot(missed["n"], missed["seconds"], line[0], ms=5, mfc="white", color=colour)
+    axes[0].legend()
+    axes[0].set(yscale="log", ylabel="seconds a sample")
+    axes[1].plot(memory["n"], memory["gib"], "D:", ms=5, color="#222222")
+    axes[1].set(yscale="log", ylabel="memory of one sample (GiB)")
+    for ax in axes:
+        ax.set_xlabel("input variables n")
+        ax.set_xticks(range(int(points["n"].min()), int(points["n"].max()) + 1))
+    return figure, points

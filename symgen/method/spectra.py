@@ -1,13 +1,11 @@
 """Compare order spectra by their shape: distributions over orders, and how far they lie apart."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from symgen.method.statistics import Interval, around, check_draws
+from symgen.method.statistics import check_draws
 
 
 def order_distribution(
@@ -67,29 +65,3 @@ def halves_distance(
         mixed = spectrum[torch.randperm(len(spectrum), generator=generator)]
         found.append(shape_distance(mixed[:half], mixed[half:]))
     return float(np.nanmean(found)) if np.isfinite(found).any() else np.nan
-
-
-def resampled(statistic: Callable[..., float], *parts: Tensor, share: bool = False) -> Interval:
-    """Return a number made of several samples, with its 95 % interval over samples.
-
-    The jackknife's, which leaves out each sample once and is the interval of a mean where the
-    number is one.
-
-    Args:
-        statistic: takes the parts, returns a number.
-        parts: tensors (sample, ...) of the same samples.
-        share: whether the number lies in [0, 1], so that the interval must, too.
-
-    Returns:
-        No interval for one sample, or where the number does not exist without one of them.
-
-    Example:
-        >>> x = torch.tensor([1.0, 2.0, 3.0])
-        >>> f"{resampled(lambda a, b: float(a.sum() / b.sum()), x, 2 * x)}"
-        '0.50 [0.50, 0.50]'
-    """
-    count, whole = len(parts[0]), float(statistic(*parts)) if len(parts[0]) else np.nan
-    kept = ~torch.eye(count, dtype=torch.bool)
-    without = [float(statistic(*(part[rest] for part in parts))) for rest in kept]
-    alone = (count - 1) * (whole - np.array(without)) if count > 1 else np.zeros(count)
-    return around(whole, alone, share=share)

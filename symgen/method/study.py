@@ -14,17 +14,18 @@ from symgen.fingerprints import code_fingerprint
 from symgen.interactions import Interactions
 from symgen.literal import nearest
 from symgen.masking.mask_values import MaskValue, mean_feature, token_embedding
-from symgen.masking.outputs import masked_outputs
+from symgen.masking.outputs import masked_outputs, split_outputs
 from symgen.masking.patches import ImageVariables, draw_patches
 from symgen.masking.spans import TextVariables, draw_words
 from symgen.memory import check_states
 from symgen.method.dynamics import Dynamics, track
 from symgen.models.loop import TrainingConfig
 from symgen.models.training import TrainingRun, configured, train
-from symgen.split.sparsify import MAX_VARIABLES, sparsify
+from symgen.split.sparsify import MAX_VARIABLES
 
 # Enough images for a mean that one more would not change visibly, drawn with this seed.
 MEAN_OVER, MEAN_SEED = 1000, 0
+TRAINING = TrainingConfig(epochs=60, checkpoints=12, augment=False)
 SETTINGS = tuple(f.name for f in dataclasses.fields(TrainingConfig) if f.name != "seed")
 
 
@@ -73,7 +74,7 @@ class Study:
     noise: float = 0.02
     tol: float = 1e-3
     seed: int = 0
-    training: TrainingConfig = TrainingConfig(epochs=60, checkpoints=12, augment=False)
+    training: TrainingConfig = TRAINING
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], **changes: Any) -> "Study":
@@ -230,7 +231,7 @@ class Study:
         self, model: nn.Module, key: Mapping | None = None, part: str = "test"
     ) -> Interactions:
         """Return the interactions of a network on the samples (arguments as of `outputs`)."""
-        return sparsify(self.outputs(model, key, part), noise=self.noise, tol=self.tol)
+        return split_outputs(self.outputs(model, key, part), self.noise, self.tol)
 
     def follow(self, steps: Sequence[int] | None = None, part: str = "test") -> Dynamics:
         """Return the target's interactions at some checkpoints, with those of the baselines.
