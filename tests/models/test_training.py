@@ -361,7 +361,9 @@ def test_no_gradient_is_longer_than_the_recipe_allows(network, monkeypatch):
     monkeypatch.setattr(optimizer, "step", watched)
     # Labels that no output can agree with make every gradient long.
     data.part("target").labels[:] = 0
-    monkeypatch.setattr("symgen.models.loop.F.cross_entropy", lambda x, y, **_: 1000 * x.square().sum())
+    monkeypatch.setattr(
+        "symgen.models.loop.F.cross_entropy", lambda x, y, **_: 1000 * x.square().sum()
+    )
     train(network, data, cache=False, **QUICK)
     bound = loop.CLIP["sgd" if network == "cnn" else "adamw"]
     assert lengths and max(lengths) == pytest.approx(bound, rel=1e-3)

@@ -7,7 +7,18 @@ and a margin within which a difference counts as none. An extreme (a peak, a low
 on one half of the samples and measured on the other.
 """
 
-from symgen.method.claims.judgement import VERDICTS, Contrast, Judgement
+from symgen.method.claims.judgement import VERDICTS, Contrast, Judgement, verdicts
 from symgen.method.claims.orders import low_orders
+from symgen.method.claims.similarity import similarity_shape, similarity_strict
+from symgen.method.claims.speed import extraction_time
 
-__all__ = ["VERDICTS", "Contrast", "Judgement", "low_orders"]
+__all__ = [
+    "VERDICTS",
+    "Contrast",
+    "Judgement",
+    "extraction_time",
+    "low_orders",
+    "similarity_shape",
+    "similarity_strict",
+    "verdicts",
+]
