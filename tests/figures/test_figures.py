@@ -58,29 +58,6 @@ def test_the_face_shows_the_effects_with_the_largest_range():
     assert [text.get_text() for text in ax.get_yticklabels()] == ["b", "c"]
 
 
-def test_low_and_high_orders_with_a_group_that_no_sample_has():
-    nothing = [np.nan] * 4
-    rows = [
-        ("cnn on digits", "low: 1-2", 0.4, 0.3, 0.5, 0.1, 20, 20),
-        ("cnn on digits", "high: 6-10", *nothing, 0, 20),
-        ("bert on texts", "low: 1-2", 0.6, 0.4, 0.8, 0.1, 19, 20),
-        ("bert on texts", "high: 6-10", 0.2, np.nan, np.nan, 0.0, 1, 20),
-    ]
-    columns = ["setting", "orders", "power", "low95", "high95", "chance", "samples", "of"]
-    figure, _ = plots.plot_low_high(pd.DataFrame(rows, columns=columns))
-    texts = [text.get_text() for text in figure.axes[0].texts]
-    assert texts.count("no such interactions") == 1
-    assert {"20 of 20", "0 of 20", "19 of 20", "1 of 20"} <= set(texts)
-
-
-def test_a_setting_of_zero_stands_left_of_the_others():
-    rows = [(x, "all orders", 0.5, 0.4, 0.6, 0.1) for x in (0.0, 0.01, 0.05)]
-    columns = ["setting", "label", "power", "low95", "high95", "chance"]
-    ax, _ = plots.plot_sensitivity(pd.DataFrame(rows, columns=columns), "noise", default=0.0)
-    assert [text.get_text() for text in ax.get_xticklabels()] == ["0", "0.01", "0.05"]
-    assert ax.get_xticks().tolist() == pytest.approx([0.005, 0.01, 0.05])
-
-
 def test_training_is_drawn_with_the_untrained_network_left_of_the_first_step():
     records = pd.DataFrame(
         {
@@ -166,14 +143,6 @@ def test_plain_text_is_markdown_and_html_of_itself(text):
     assert "\n" not in found
     assert html.unescape(found) == f"x{wanted}x"
     assert not re.search(r"[^\w &#;]|_", found)
-
-
-def test_similarity_without_any_salient_interaction():
-    v = torch.tensor([[0.0, 0, 0, 1]] * 2)
-    inter = Interactions.from_moebius(v)
-    figure, table = plots.plot_similarity({"a": (inter, inter)}, tau=1.0)
-    assert table.empty
-    assert all(np.isfinite(ax.get_xlim()).all() for ax in figure.axes)
 
 
 @pytest.mark.parametrize("n", [1, 4, 7, 12])
