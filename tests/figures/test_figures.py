@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import symgen
 from symgen import ImageVariables
 from symgen import figures as plots
-from symgen.interactions import Interactions
 from symgen.method.statistics import interval
 
 
