@@ -14,11 +14,10 @@ import pytest
 import torch
 from PIL import Image
 
-from symgen.data.texts import load_texts, load_tokenizer
 from symgen.data.datasets import load_dataset
-from symgen.data.texts import instructions_of, load_instructions
-from symgen.data.parts import TextPart, decode
 from symgen.data.hub import DATASETS, Source
+from symgen.data.parts import TextPart, decode
+from symgen.data.texts import instructions_of, load_instructions, load_texts, load_tokenizer
 
 LABEL = datasets.ClassLabel(names=["cat", "dog"])
 FILES = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
