@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from symgen.data.parts import ImagePart, LargeImagePart, Part
+from symgen.data.images import ImagePart, LargeImagePart
+from symgen.data.parts import Part
 from symgen.models.checkpoints import Store, full_disk
 from symgen.models.config import TrainingConfig
 from symgen.storage import store
