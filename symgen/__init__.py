@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         remove,
         transfer,
     )
+    from symgen.models.config import TrainingConfig
     from symgen.models.language import LanguageModel, open_language_model
-    from symgen.models.loop import TrainingConfig
     from symgen.models.registry import build_network
     from symgen.models.training import train
     from symgen.split.sparsify import sparsify

@@ -1,4 +1,4 @@
-"""What comes with the package: digits, and texts whose labels or last words follow planted logic."""
+"""What comes with the package: digits, and texts whose labels or ends follow planted logic."""
 
 import itertools
 from collections.abc import Sequence

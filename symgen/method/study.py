@@ -19,8 +19,8 @@ from symgen.masking.patches import ImageVariables, draw_patches
 from symgen.masking.spans import TextVariables, draw_words
 from symgen.memory import check_states
 from symgen.method.dynamics import Dynamics, track
-from symgen.models.loop import TrainingConfig
-from symgen.models.training import TrainingRun, configured, train
+from symgen.models.config import TrainingConfig, configured
+from symgen.models.training import TrainingRun, train
 from symgen.split.sparsify import MAX_VARIABLES
 
 # Enough images for a mean that one more would not change visibly, drawn with this seed.
