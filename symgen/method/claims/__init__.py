@@ -7,7 +7,16 @@ and a margin within which a difference counts as none. An extreme (a peak, a low
 on one half of the samples and measured on the other.
 """
 
+from symgen.method.claims.extraction import llm_matching, matching, sparsity
 from symgen.method.claims.judgement import VERDICTS, Contrast, Judgement
 from symgen.method.claims.orders import low_orders
 
-__all__ = ["VERDICTS", "Contrast", "Judgement", "low_orders"]
+__all__ = [
+    "VERDICTS",
+    "Contrast",
+    "Judgement",
+    "llm_matching",
+    "low_orders",
+    "matching",
+    "sparsity",
+]
