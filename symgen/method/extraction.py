@@ -159,10 +159,11 @@ def mask_value_table(
         salient strength of the first that is salient, with the same sign, with the mask value at
         hand, too; its chance is that with variables relabelled at random.
     """
-    parts, usual = [], next(iter(cases.values()))[1]
+    parts, first = [], next(iter(cases))
+    usual = cases[first][1]
     for name, (v, inter) in cases.items():
         stays = generalization_power(usual, transfer(usual, inter))
-        luck = chance_level(usual, inter) if inter is not usual else torch.nan
+        luck = torch.nan if name == first else chance_level(usual, inter)
         measures = {
             "output when masked, v(∅)": (v[:, 0], torch.nan),
             "salient interactions": (salient_count(inter), torch.nan),

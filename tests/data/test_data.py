@@ -10,14 +10,13 @@ import pytest
 import torch
 from PIL import Image
 
-from symgen.data import texts as corpus
 from symgen.data import hub as sources
-from symgen.data.texts import load_texts, load_tokenizer
-from symgen.data.planted import planted_score
+from symgen.data import texts as corpus
 from symgen.data.datasets import load_dataset
-from symgen.data.texts import load_instructions
-from symgen.data.parts import ImagePart
 from symgen.data.hub import DATASETS, Source
+from symgen.data.parts import ImagePart
+from symgen.data.planted import planted_outputs, planted_score
+from symgen.data.texts import load_instructions, load_texts, load_tokenizer
 
 CLASSES = ["cat", "dog", "owl"]
 
@@ -230,6 +229,22 @@ def test_planted_score_is_an_or_of_synonyms_under_negation():
     assert torch.equal(v, 2 * both - 4 * both * negated)
     # "hardly superb" as an AND; the river takes part in nothing.
     assert moebius(v)[0b0011] == -4 and moebius(v)[8:].abs().max() == 0
+
+
+def test_planted_outputs_are_the_score_of_what_is_left():
+    part = load_dataset("planted-sentiment").part("test")
+    texts, labels = [part.text(i) for i in range(12)], part.labels[:12]
+    draw = np.random.default_rng(0).choice
+    words = [draw(sorted({*text.split()}), 8, replace=False).tolist() for text in texts]
+    found = planted_outputs(texts, words, labels)
+    assert found.shape == (12, 256) and found.dtype == torch.float64
+    # On the whole sentence the score is for its class, and there is a sentence with a negator.
+    assert (found[:, -1] == 2).all() and (found == -2).any()
+    for text, own, label, row in zip(texts, words, labels, found, strict=True):
+        for state in range(256):
+            gone = {word for i, word in enumerate(own) if not state >> i & 1}
+            left = " ".join(word for word in text.split() if word not in gone)
+            assert row[state] == planted_score(left) * (1 if label else -1)
 
 
 def test_text_parts_pad_to_the_longest_of_the_batch():
