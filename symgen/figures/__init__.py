@@ -22,10 +22,10 @@ from symgen.figures.conditions import (
     plot_order_tail,
 )
 from symgen.figures.extraction import (
-    plot_baseline_values,
     plot_face,
     plot_graph,
     plot_interactions,
+    plot_mask_values,
     plot_matching,
     plot_price,
     plot_sparsity,

@@ -111,9 +111,9 @@ def slider(figures: Mapping[Any, Figure | Axes], label: str = "") -> Any:
     return widgets.VBox([chooser, stack])
 
 
-def panels(count: int, columns: int, height: float) -> tuple[Figure, np.ndarray]:
+def panels(count: int, columns: int, height: float, **shape: Any) -> tuple[Figure, np.ndarray]:
     size = (4.3 * columns, height * count)
-    return plt.subplots(count, columns, figsize=size, squeeze=False)
+    return plt.subplots(count, columns, figsize=size, squeeze=False, **shape)
 
 
 def panel_grid(titles: Iterable[str], height: float) -> tuple[Figure, dict[str, Axes]]:

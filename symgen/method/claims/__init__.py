@@ -7,6 +7,7 @@ and a margin within which a difference counts as none. An extreme (a peak, a low
 on one half of the samples and measured on the other.
 """
 
+from symgen.method.claims.extraction import llm_matching, matching, sparsity
 from symgen.method.claims.judgement import VERDICTS, Contrast, Judgement, verdicts
 from symgen.method.claims.orders import low_orders
 from symgen.method.claims.similarity import similarity_shape, similarity_strict
@@ -17,8 +18,11 @@ __all__ = [
     "Contrast",
     "Judgement",
     "extraction_time",
+    "llm_matching",
     "low_orders",
+    "matching",
     "similarity_shape",
     "similarity_strict",
+    "sparsity",
     "verdicts",
 ]
