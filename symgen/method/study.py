@@ -117,6 +117,13 @@ class Study:
         """Network and data set in words."""
         return f"{self.network} on {self.dataset}"
 
+    @property
+    def label(self) -> str:
+        """The title with what sets studies of one network and data set apart."""
+        wrong = f", {self.label_noise:.0%} wrong labels" if self.label_noise else ""
+        size = self.train_size or "all"
+        return f"{self.title} ({size} training samples{wrong}; n = {self.n})"
+
     @functools.cached_property
     def data(self) -> Data:
         """The data set, split."""
