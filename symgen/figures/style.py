@@ -10,7 +10,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from symgen.method.dynamics import Phases
+from symgen.method.phases import Phases
 
 COLOURS = {
     "and": "#0072B2",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from symgen.data.datasets import Data, Samples, load_dataset
@@ -19,7 +20,7 @@ from symgen.masking.patches import ImageVariables, draw_patches
 from symgen.masking.spans import TextVariables, draw_words
 from symgen.memory import check_states
 from symgen.method.dynamics import Dynamics, track
-from symgen.models.loop import TrainingConfig
+from symgen.models.loop import TrainingConfig, sample_losses
 from symgen.models.training import TrainingRun, configured, train
 from symgen.split.sparsify import MAX_VARIABLES
 
@@ -251,6 +252,42 @@ class Study:
         self.drawn(part)
         target, *others = self.runs
         return track(target, others, functools.partial(self.extract, part=part), steps)
+
+    def losses(
+        self, steps: Sequence[int], size: int = 500
+    ) -> dict[int, tuple[Float[Tensor, "train"], Float[Tensor, "test"]]]:
+        """Return the target's losses (nats) on single training and test samples at some steps.
+
+        Args:
+            steps: checkpoints.
+            size: how many samples of each kind at most, the same at every step.
+        """
+        parts, found = [self.data.part(name) for name in (self.names[0], "test")], {}
+        for step in steps:
+            model = self.runs[0].load(step)
+            found[step] = tuple(sample_losses(model, part, size) for part in parts)
+        return found
+
+    def dynamics(self, first_epoch: float = 0.0, looks: int | None = None) -> Dynamics:
+        """Return the target followed through training, with the losses of single samples.
+
+        Args:
+            first_epoch: checkpoints before it are passed over, all but the untrained network and
+                the last.
+            looks: at how many of the others to look, 2 or more, evenly chosen; at all without.
+
+        Raises:
+            ValueError: for fewer than two.
+        """
+        if looks is not None and looks < 2:
+            raise ValueError(f"looks={looks}: expected at least 2, before and after training")
+        self.drawn()  # as in `follow`
+        records = self.runs[0].records
+        ends = records["step"].isin(self.runs[0].steps[:: len(records) - 1])
+        steps = records["step"][ends | (records["epoch"] >= first_epoch)].tolist()
+        if looks is not None and looks < len(steps):
+            steps = [steps[round(i * (len(steps) - 1) / (looks - 1))] for i in range(looks)]
+        return dataclasses.replace(self.follow(steps), losses=self.losses(steps))
 
     def interactions(self, part: str = "test") -> tuple[Interactions, list[Interactions]]:
         """Return the interactions of the trained target, and of each baseline, on the samples."""

@@ -9,5 +9,30 @@ on one half of the samples and measured on the other.
 
 from symgen.method.claims.judgement import VERDICTS, Contrast, Judgement
 from symgen.method.claims.orders import low_orders
+from symgen.method.claims.phases import (
+    count,
+    gap,
+    phase_1,
+    phase_2,
+    phase_3,
+    power,
+    untrained_cancel,
+    untrained_orders,
+    untrained_transfer,
+)
 
-__all__ = ["VERDICTS", "Contrast", "Judgement", "low_orders"]
+__all__ = [
+    "VERDICTS",
+    "Contrast",
+    "Judgement",
+    "count",
+    "gap",
+    "low_orders",
+    "phase_1",
+    "phase_2",
+    "phase_3",
+    "power",
+    "untrained_cancel",
+    "untrained_orders",
+    "untrained_transfer",
+]
