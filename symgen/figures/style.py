@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from symgen.literal import no_math
-from symgen.method.dynamics import Phases
+from symgen.method.phases import Phases
 
 COLOURS = {
     "and": "#0072B2",

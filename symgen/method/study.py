@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from symgen.data.datasets import Data, Samples, load_dataset
@@ -20,6 +21,7 @@ from symgen.masking.spans import TextVariables, draw_words
 from symgen.memory import check_states
 from symgen.method.dynamics import Dynamics, track
 from symgen.models.config import TrainingConfig, configured
+from symgen.models.loop import sample_losses
 from symgen.models.training import TrainingRun, train
 from symgen.split.sparsify import MAX_VARIABLES
 
@@ -116,6 +118,13 @@ class Study:
     def title(self) -> str:
         """Network and data set in words."""
         return f"{self.network} on {self.dataset}"
+
+    @property
+    def label(self) -> str:
+        """The title with what sets studies of one network and data set apart."""
+        wrong = f", {self.label_noise:.0%} wrong labels" if self.label_noise else ""
+        size = self.train_size or "all"
+        return f"{self.title} ({size} training samples{wrong}; n = {self.n})"
 
     @functools.cached_property
     def data(self) -> Data:
@@ -242,6 +251,42 @@ class Study:
         self.drawn(part)
         target, *others = self.runs
         return track(target, others, functools.partial(self.extract, part=part), steps)
+
+    def losses(
+        self, steps: Sequence[int], size: int = 500
+    ) -> dict[int, tuple[Float[Tensor, "train"], Float[Tensor, "test"]]]:
+        """Return the target's losses (nats) on single training and test samples at some steps.
+
+        Args:
+            steps: checkpoints.
+            size: how many samples of each kind at most, the same at every step.
+        """
+        parts, found = [self.data.part(name) for name in (self.names[0], "test")], {}
+        for step in steps:
+            model = self.runs[0].load(step)
+            found[step] = tuple(sample_losses(model, part, size) for part in parts)
+        return found
+
+    def dynamics(self, first_epoch: float = 0.0, looks: int | None = None) -> Dynamics:
+        """Return the target followed through training, with the losses of single samples.
+
+        Args:
+            first_epoch: checkpoints before it are passed over, all but the untrained network and
+                the last.
+            looks: at how many of the others to look, 2 or more, evenly chosen; at all without.
+
+        Raises:
+            ValueError: for fewer than two.
+        """
+        if looks is not None and looks < 2:
+            raise ValueError(f"looks={looks}: expected at least 2, before and after training")
+        self.drawn()  # as in `follow`
+        records = self.runs[0].records
+        ends = records["step"].isin(self.runs[0].steps[:: len(records) - 1])
+        steps = records["step"][ends | (records["epoch"] >= first_epoch)].tolist()
+        if looks is not None and looks < len(steps):
+            steps = [steps[round(i * (len(steps) - 1) / (looks - 1))] for i in range(looks)]
+        return dataclasses.replace(self.follow(steps), losses=self.losses(steps))
 
     def interactions(self, part: str = "test") -> tuple[Interactions, list[Interactions]]:
         """Return the interactions of the trained target, and of each baseline, on the samples."""

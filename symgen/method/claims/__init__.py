@@ -10,6 +10,17 @@ on one half of the samples and measured on the other.
 from symgen.method.claims.extraction import llm_matching, matching, sparsity
 from symgen.method.claims.judgement import VERDICTS, Contrast, Judgement, verdicts
 from symgen.method.claims.orders import low_orders
+from symgen.method.claims.phases import (
+    count,
+    gap,
+    phase_1,
+    phase_2,
+    phase_3,
+    power,
+    untrained_cancel,
+    untrained_orders,
+    untrained_transfer,
+)
 from symgen.method.claims.similarity import similarity_shape, similarity_strict
 from symgen.method.claims.speed import extraction_time
 
@@ -17,12 +28,21 @@ __all__ = [
     "VERDICTS",
     "Contrast",
     "Judgement",
+    "count",
     "extraction_time",
+    "gap",
     "llm_matching",
     "low_orders",
     "matching",
+    "phase_1",
+    "phase_2",
+    "phase_3",
+    "power",
     "similarity_shape",
     "similarity_strict",
     "sparsity",
+    "untrained_cancel",
+    "untrained_orders",
+    "untrained_transfer",
     "verdicts",
 ]
