@@ -227,7 +227,7 @@ def _marked(node: ast.stmt) -> bool:
     return any(getattr(mark, "id", "") == not_a_result.__name__ for mark in marks)
 
 
-def _is_import(node: ast.AST) -> bool:
+def _is_import(node: Any) -> bool:
     return isinstance(node, (ast.Import, ast.ImportFrom))
 
 
