@@ -23,6 +23,7 @@ class DamagedFileWarning(UserWarning):
     """A stored file is not what was written there; it is recomputed."""
 
 
+@not_a_result
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike) -> Iterator[Path]:
     """Yield a temporary path beside `path`, renamed to it on success and deleted on failure."""

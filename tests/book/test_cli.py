@@ -19,9 +19,8 @@ import typer
 from conftest import ROOT, small_chapter
 from typer.testing import CliRunner
 
-from symgen.book import cli
+from symgen.book import cli, runs
 from symgen.book import notebooks as editions
-from symgen.book import runs
 
 
 def symgen(*arguments):

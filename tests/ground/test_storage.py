@@ -1,7 +1,6 @@
 """Fingerprints tell different things apart; stored files are whole, or noticed and made again."""
 
 import dataclasses
-import json
 import os
 import shutil
 import subprocess
@@ -10,7 +9,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from conftest import ROOT
@@ -24,7 +22,6 @@ from symgen.models.checkpoints import Store
 from symgen.data.datasets import load_dataset
 from symgen.fingerprints import modules_of
 from symgen.models.loop import Loop
-from symgen.book.chapter import Chapter
 from symgen.storage import DamagedFileWarning, atomic, cached, fetch, store
 from symgen.fingerprints import code_fingerprint, fingerprint
 from symgen.models.training import train
@@ -215,28 +212,6 @@ def test_the_cache_is_where_it_was_told_to_be(tmp_path, monkeypatch):
     assert provenance.cache_folder() == tmp_path
     monkeypatch.delenv("SYMGEN_CACHE")
     assert provenance.cache_folder().parts[-2:] == (".cache", "symgen")
-
-
-def test_a_chapter_keeps_its_parameters_and_tables(tmp_path, monkeypatch):
-    monkeypatch.setenv("SYMGEN_OUT", str(tmp_path))
-    variables = {"preset": "quick", "n": 3, "_hidden": 1, "In": [], "Out": {}, "json": json}
-    chapter = Chapter("name", variables)
-    frame = chapter.record("small", pd.DataFrame({"n": [3]}))
-    assert frame.shape == (1, 1)
-    assert (tmp_path / "tables" / "name.small.csv").read_text() == "n\n3\n"
-    bundle = chapter.provenance()._repr_mimebundle_()
-    record = bundle["application/json"]
-    assert json.loads(json.dumps(record)) == record
-    assert record["parameters"] == {"preset": "quick", "n": 3}
-    assert record["code"] == code_fingerprint()
-    assert record["memory"]["host"] > 10
-    assert set(record["tables"]) == {"small"}
-    assert "code fingerprint" in bundle["text/plain"]
-    assert "<table" in bundle["text/html"]
-    shutil.rmtree(tmp_path / "tables")
-    monkeypatch.delenv("SYMGEN_OUT")
-    Chapter("name", variables).record("small", frame)
-    assert not (tmp_path / "tables").exists()
 
 
 # Bound to their place --------------------------------------------------------------------------
