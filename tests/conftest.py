@@ -99,7 +99,7 @@ rate = 0.1  # a rate
 dataset = "digits"  # the data
 fail = False  # whether to fail half way
 """
-SETUP = "from symgen.storage import Chapter\nchapter = Chapter({name!r}, globals())"
+SETUP = "from symgen import Chapter\nchapter = Chapter({name!r}, globals())"
 WORK = """\
 from pathlib import Path
 print("n is", n, "in", Path.cwd().resolve())
