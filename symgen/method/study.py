@@ -117,6 +117,12 @@ class Study:
         """Network and data set in words."""
         return f"{self.network} on {self.dataset}"
 
+    @property
+    def label(self) -> str:
+        """The title with what else tells studies apart."""
+        wrong = f", {self.label_noise:.0%} wrong labels" if self.label_noise else ""
+        return f"{self.title} ({self.train_size or 'all'} training samples{wrong}; n = {self.n})"
+
     @functools.cached_property
     def data(self) -> Data:
         """The data set, split."""

@@ -7,7 +7,21 @@ and a margin within which a difference counts as none. An extreme (a peak, a low
 on one half of the samples and measured on the other.
 """
 
+from symgen.method.claims.conditions import condition_1, condition_2, condition_3
 from symgen.method.claims.judgement import VERDICTS, Contrast, Judgement
 from symgen.method.claims.orders import low_orders
+from symgen.method.claims.removal import removal_control, removal_gap, removal_test, removal_train
 
-__all__ = ["VERDICTS", "Contrast", "Judgement", "low_orders"]
+__all__ = [
+    "VERDICTS",
+    "Contrast",
+    "Judgement",
+    "condition_1",
+    "condition_2",
+    "condition_3",
+    "low_orders",
+    "removal_control",
+    "removal_gap",
+    "removal_test",
+    "removal_train",
+]
