@@ -101,7 +101,9 @@ def claim_rows(name: str, judged: Mapping[str, Judgement]) -> pd.DataFrame:
     """
     rows = []
     for setting, found in judged.items():
-        nothing = Contrast(found.note or "nothing could be measured", Interval(*(float("nan"),) * 3), 1)
+        nothing = Contrast(
+            found.note or "nothing could be measured", Interval(*(float("nan"),) * 3), 1
+        )
         for one in found.contrasts or [nothing]:
             mean, low, high = one.value
             rows.append({

@@ -1,4 +1,4 @@
-"""Figures of a network in training: dynamics, phases, losses, removal, changes."""
+"""Figures of a network in training: dynamics, phases, losses."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,12 +8,9 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from symgen.figures.style import (
     COLOURS,
-    WHISKERS,
-    axes_or_new,
     legend_below,
     mark_phases,
     panel_rows,
@@ -82,38 +79,6 @@ def plot_gains(table: pd.DataFrame, phases: Phases) -> tuple[Axes, pd.DataFrame]
     mark_phases(ax, phases, table["step"].tolist())
     ax.legend(loc="best")
     return ax, gains[["step", *names]].reset_index(drop=True)
-
-
-def plot_removal(
-    table: pd.DataFrame, ax: Axes | None = None, ends: tuple[float, float] | None = None
-) -> tuple[Axes, pd.DataFrame]:
-    """Draw training loss, test loss and their gap before and after removal (Fig. 4).
-
-    Args:
-        table: of `removal_table`.
-        ends: of the axis, to compare figures.
-    """
-    ax = axes_or_new(ax)
-    groups = ["training", "test", "gap"]
-    kinds = (
-        ("nothing", COLOURS["network"], "", "nothing removed"),
-        ("non-generalizable", COLOURS["non-generalizable"], "///", "non-generalizable removed"),
-        ("random", COLOURS["all"], "...", "as much at random removed (control)"),
-    )
-    for i, (name, colour, hatch, label) in enumerate(kinds):
-        rows = table[table["removed"] == name].set_index("group").loc[groups]
-        place = np.arange(3) + 0.27 * (i - 1)
-        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "width": 0.25}
-        ax.bar(place, rows["loss"], label=label, **style)
-        errors = np.abs(rows[["low95", "high95"]].to_numpy().T - rows["loss"].to_numpy())
-        ax.errorbar(place, rows["loss"], errors, **{**WHISKERS, "color": "#777777"})
-    ax.axhline(0, color="black", lw=0.8)
-    ax.set_xticks(range(3), ["training loss", "test loss", "gap"])
-    ax.set_ylabel("loss (nats)")
-    if ends is not None:
-        ax.set_ylim(*ends)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
-    return ax, table
 
 
 def plot_several_dynamics(
@@ -248,77 +213,3 @@ def _beside(table: pd.DataFrame, left: float) -> pd.Series:
 def _name_steps(ax: Axes, steps: pd.Series) -> None:
     ax.set_xticks(range(len(steps)), [*map(str, steps)], rotation=45)
     ax.set_xlabel("optimizer steps (checkpoints, evenly spaced)")
-
-
-def plot_several_removals(
-    tables: Mapping[str, pd.DataFrame], closed: pd.DataFrame
-) -> tuple[Figure, pd.DataFrame]:
-    """Draw the losses of several studies before and after removal, and the share of gap closed.
-
-    Args:
-        tables: label to a table of `removal_table`.
-        closed: columns label, removed ("non-generalizable" or "random"), closed, low95, high95;
-            missing where there is no gap to close.
-
-    Returns:
-        Figure, and all tables in one, with a column label.
-    """
-    shape = {"figsize": (9.6, 0.9 + 2.6 * len(tables)), "width_ratios": (3, 1.3)}
-    figure, axes = plt.subplots(len(tables), 2, squeeze=False, **shape)
-    kinds = {"non-generalizable": ("non-generalizable", "s"), "random": ("chance", "o")}
-    for (label, table), (left, right) in zip(tables.items(), axes, strict=True):
-        plot_removal(table, ax=left)
-        left.get_legend().remove()
-        left.set_title(no_math(label), size=11)
-        mine = closed[closed["label"] == label].set_index("removed")
-        for x, (name, (colour, marker)) in enumerate(kinds.items()):
-            row = mine.loc[name]
-            if np.isnan(row["closed"]):
-                continue
-            errors = np.abs([[row["low95"] - row["closed"]], [row["high95"] - row["closed"]]])
-            style = {"color": COLOURS[colour], "marker": marker, "ms": 7, "capsize": 4}
-            right.errorbar([x], [row["closed"]], errors, **style)
-        if mine["closed"].isna().all():
-            middle = {"transform": right.transAxes, "ha": "center", "va": "center"}
-            right.text(0.5, 0.75, "no clear gap\nto close", size=10, **middle)
-        for level, line in ((0, "-"), (1, "--")):
-            right.axhline(level, color="black", lw=0.9, ls=line)
-        right.set_xticks([0, 1], ["non-\ngeneralizable", "random\n(control)"], size=10)
-        right.set(xlim=(-0.6, 1.6), ylabel="share of gap closed")
-        low, high = right.get_ylim()
-        right.set_ylim(min(low, -0.1), max(high, 1.1))
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
-    rows = [table.assign(label=label) for label, table in tables.items()]
-    return figure, pd.concat(rows, ignore_index=True)
-
-
-def plot_removed_outputs(
-    outputs: Mapping[str, tuple[Tensor, Tensor]], classes: int
-) -> tuple[Axes, pd.DataFrame]:
-    """Draw the output of every sample before and after removal, with what it says of the class.
-
-    Args:
-        outputs: "training" and "test" to v and v_removed, each (sample,).
-        classes: how many there are; above 0 the true class has won for sure, and below
-            -log(classes - 1) it has lost.
-
-    Returns:
-        Axes, and a table: group, before, after (log odds).
-    """
-    _, ax = plt.subplots(figsize=(6.2, 4.9))
-    rows, bound = [], -float(np.log(classes - 1))
-    for (name, (before, after)), colour, marker in zip(
-        outputs.items(), ("train", "test"), "ox", strict=True
-    ):
-        shape = {"color": COLOURS[colour], "marker": marker, "ls": "none", "ms": 6, "mew": 1.8}
-        ax.plot(before.cpu(), after.cpu(), label=f"{name} samples", **shape)
-        rows.append(pd.DataFrame({"group": name, "before": before.cpu(), "after": after.cpu()}))
-    ax.axline((0, 0), slope=1, color="black", lw=0.9, ls=":", label="unchanged")
-    ax.axhspan(bound, 0, color=COLOURS["all"], alpha=0.35, lw=0)
-    ax.axvspan(bound, 0, color=COLOURS["all"], alpha=0.35, lw=0)
-    ax.axhline(0, color="black", lw=0.8)
-    ax.axvline(0, color="black", lw=0.8)
-    ax.set(xlabel="output v (log odds of the true class)", ylabel="output after the removal")
-    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    return ax, pd.concat(rows, ignore_index=True)
