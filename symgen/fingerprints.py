@@ -316,6 +316,7 @@ def _is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(getattr(value, "value", None), str)
 
 
+@not_a_result
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that results depend on."""
     names = ("torch", "torchvision", "transformers", "numpy", "scipy", "scikit-learn")
