@@ -39,15 +39,13 @@ from symgen.figures.metric import (
     plot_similarity,
     plot_similarity_cuts,
 )
+from symgen.figures.removal import plot_removal, plot_removed_outputs, plot_several_removals
 from symgen.figures.style import COLOURS, WHISKERS, set_style, slider
 from symgen.figures.training import (
     plot_boundaries,
     plot_dynamics,
     plot_gains,
-    plot_removal,
-    plot_removed_outputs,
     plot_several_dynamics,
-    plot_several_removals,
     plot_training,
 )
 from symgen.figures.transfer import (

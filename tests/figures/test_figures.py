@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from symgen import figures as plots
-from symgen.interactions import Interactions
 
 
 @pytest.fixture(autouse=True)
@@ -122,14 +121,6 @@ def test_plain_text_is_markdown_and_html_of_itself(text):
     assert "\n" not in found
     assert html.unescape(found) == f"x{wanted}x"
     assert not re.search(r"[^\w &#;]|_", found)
-
-
-def test_similarity_without_any_salient_interaction():
-    v = torch.tensor([[0.0, 0, 0, 1]] * 2)
-    inter = Interactions.from_moebius(v)
-    figure, table = plots.plot_similarity({"a": (inter, inter)}, tau=1.0)
-    assert table.empty
-    assert all(np.isfinite(ax.get_xlim()).all() for ax in figure.axes)
 
 
 @pytest.mark.parametrize("n", [1, 4, 7, 12])
