@@ -81,32 +81,6 @@ def test_the_example_of_the_readme_runs():
     assert names["inter"].gap.max() <= 1e-2
 
 
-def test_docstrings_are_plain_text():
-    lines = [
-        "Return |T|, `and_`, and_, and all `Run`s of ``x|y``.",
-        ".. math:: |T|",
-        "",
-        "    |x|",
-        "2**n",
-        ">>> a | b",
-        "a_ | b",
-        "",
-        "|T|",
-    ]
-    site._docstring(None, "function", "f", None, None, lines)
-    assert lines == [
-        r"Return \|T\|, ``and_``, and\_, and all ``Run``\ s of ``x|y``.",
-        ".. math:: |T|",
-        "",
-        "    |x|",
-        r"2\*\*n",
-        ">>> a | b",
-        "a_ | b",
-        "",
-        r"\|T\|",
-    ]
-
-
 def test_markers_in_pages_become_tables():
     text = site._table(ROOT, "paper/reported.csv Appendix K", [])
     assert "VGG-11 on CIFAR-10 | 28 | percent" in text
