@@ -1,12 +1,10 @@
 """Removal keeps its books: strengths, gaps and shares agree with their definitions."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 import symgen
-from symgen.method.dynamics import bootstrap_phases
 from symgen.method.removal import gap_closed, loss_gap, random_share, removal_losses, removal_table
 from symgen.method.transfer import cross_entropy
 
@@ -62,14 +60,3 @@ def test_the_gap_closes_fully_or_not_at_all():
     assert gap_closed(*one).verdict() == "not tested"
     table = removal_table(same, other).set_index(["removed", "group"])["loss"]
     assert table["nothing", "gap"] == pytest.approx(1.5)
-
-
-def test_resampled_phases_agree_where_all_samples_do():
-    power = [0.2, 0.6, 0.5, 0.4]
-    rows = [
-        {"step": t, "sample": s, "power": p, "generalizable": g, "non_generalizable": n}
-        for s in range(4)
-        for t, p, g, n in zip(range(4), power, [1, 3, 5, 5], [4, 2, 3, 6], strict=True)
-    ]
-    drawn = bootstrap_phases(pd.DataFrame(rows), draws=20)
-    assert drawn.drop_duplicates().to_dict("records") == [{"t1": 1, "t2": 3}]
