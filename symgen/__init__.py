@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from symgen.masking.patches import draw_patches
     from symgen.masking.prompts import Prompt, draw_prompts
     from symgen.masking.spans import draw_words
-    from symgen.method.dynamics import Dynamics, phases, track
+    from symgen.method.dynamics import Dynamics, track
+    from symgen.method.phases import phases
     from symgen.method.statistics import Interval, interval
     from symgen.method.study import Study
     from symgen.method.transfer import (

@@ -286,10 +286,3 @@ class Interactions:
             f"{path} holds {found!r}, not {FORMAT!r} as Interactions.save writes; find the "
             "interactions again with this version and save them"
         )
-
-
-def concatenate(parts: Sequence[Interactions]) -> Interactions:
-    """Return the samples of several `Interactions` one after the other."""
-    return Interactions(
-        *(torch.cat([getattr(p, f.name) for p in parts]) for f in dataclasses.fields(Interactions))
-    )

@@ -2,21 +2,22 @@
 
 import dataclasses
 import html
+import inspect
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import psutil
 import torch
 
 from symgen.book.parameters import check_parameters
-from symgen.book.tables import read_results
-from symgen.fingerprints import code_fingerprint, fingerprint, versions
+from symgen.book.tables import Page, claim_box, claim_rows, read_results
+from symgen.fingerprints import code_fingerprint, fingerprint, not_a_result, versions
+from symgen.method.claims.judgement import Judgement
 from symgen.storage import atomic
 
 try:
@@ -25,10 +26,9 @@ except ModuleNotFoundError:  # Windows
     resource = None
 
 PARAMETER_TYPES = (bool, int, float, str, list, tuple, dict, type(None))
-#: What can become of a claim of the paper.
-VERDICTS = ("shown", "partly", "not shown", "not tested")
 
 
+@not_a_result
 def peak_memory() -> dict[str, int]:
     """Return the most memory this process has held so far, in MiB, on the host and on the GPU."""
     process = psutil.Process().memory_info()
@@ -101,42 +101,26 @@ class Chapter:
                 named.to_csv(path, index=False)
         return frame
 
-    def claim(
-        self,
-        name: str,
-        verdict: str,
-        measure: str,
-        value: Any = None,
-        unit: str = "1",
-        samples: int | None = None,
-        setting: str | None = None,
-    ) -> None:
-        """Record what became of a claim of the paper here, for the table ``claims``.
+    def claim(self, rule: Callable[..., Judgement], cases: Mapping[str, Any]) -> Page:
+        """Judge a claim of the paper in some settings, record it, and return the box that says so.
+
+        The rule, which is tested, decides; nothing is judged in a notebook. What became of the
+        claim goes into the table ``claims``.
 
         Args:
-            name: of the claim, as in ``data/paper/claims.csv``.
-            verdict: one of `VERDICTS`; computed, never typed.
-            measure: what was measured, in words.
-            value: a number, or mean, low and high of an `Interval`; None where there is none.
-            unit: of the value.
-            samples: how many it rests on.
-            setting: network and data; by default from the chapter's parameters.
+            rule: of `symgen.method.claims`, named as the claim in ``data/paper/claims.csv``.
+            cases: setting (network and data in words) to what was measured there, as the rule
+                takes it: one value, or a tuple of several.
         """
-        if verdict not in VERDICTS:
-            raise ValueError(f"verdict must be one of {', '.join(VERDICTS)}, got {verdict!r}")
-        numbers = (value, None, None) if value is None or np.isscalar(value) else tuple(value)
-        if setting is None:
-            known = self.parameters
-            setting = f"{known.get('network', '')} on {known.get('dataset', 'generated data')}"
-        row = {
-            "claim": name, "setting": setting, "measure": measure, "value": numbers[0],
-            "low95": numbers[1], "high95": numbers[2], "unit": unit, "samples": samples,
-            "verdict": verdict,
-        }  # fmt: skip
-        earlier = self.tables.get("claims", pd.DataFrame(columns=list(row)))
-        again = (earlier["claim"] == name) & (earlier["setting"] == setting)
-        rows = [*earlier[~again].to_dict("records"), row]
-        self.record("claims", pd.DataFrame(rows, columns=list(row)))
+        name = rule.__name__
+        given = {k: case if isinstance(case, tuple) else (case,) for k, case in cases.items()}
+        judged = {setting: rule(*case) for setting, case in given.items()}
+        rows = claim_rows(name, judged)
+        if (earlier := self.tables.get("claims")) is not None:
+            again = (earlier["claim"] == name) & earlier["setting"].isin([*judged])
+            rows = pd.concat([earlier[~again], rows], ignore_index=True)
+        self.record("claims", rows)
+        return claim_box(name, inspect.cleandoc(rule.__doc__ or ""), judged)
 
     def results(self, table: str) -> pd.DataFrame:
         """Return a result table of all chapters, in this run and in the stored editions.
@@ -172,6 +156,7 @@ class Chapter:
         )
 
 
+@not_a_result
 @dataclasses.dataclass(frozen=True)
 class Provenance:
     """What produced a chapter's outputs; `record` is plain JSON, read back by `symgen verify`."""

@@ -15,6 +15,7 @@ from markdown_it import MarkdownIt
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
 from symgen.book.notebooks import WIDGET_STATE, WIDGET_VIEW
+from symgen.method.claims.judgement import VERDICTS
 
 NOTHING = "(an output that no page can show)"
 # What pictures load and what maps link to does not come from here.
@@ -26,10 +27,10 @@ ATTRIBUTES = {
     "th": {"colspan", "rowspan", "style"},
 }
 CLASSES = {
-    "div": {"math", "block", "failed"},
+    "div": {"math", "block", "failed", "claim"},
     "p": {"edition"},
-    "span": {"math", "inline"},
-    "table": {"benchmarks", "claims", "dataframe", "provenance"},
+    "span": {"math", "inline", "verdict", *(v.replace(" ", "-") for v in VERDICTS)},
+    "table": {"benchmarks", "claims", "dataframe", "matrix", "provenance"},
 }
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 DRAWN = {

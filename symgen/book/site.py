@@ -371,9 +371,7 @@ def _npm() -> list[str]:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Serve as a Sphinx extension: docstrings are plain text with `code` in it, outputs inert."""
-    # Before napoleon, which comes with the default, 500.
-    app.connect("autodoc-process-docstring", _docstring, priority=100)
+    """Serve as a Sphinx extension that makes outputs inert."""
     app.connect("source-read", _outputs)
     # Sphinx knows nothing of formulas in outputs, and would leave out the script for them.
     app.set_html_assets_policy("always")
@@ -386,31 +384,3 @@ def _outputs(app: Any, page: str, text: list[str]) -> None:
         from symgen.book.inert import inert
 
         text[0] = nbformat.writes(inert(nbformat.reads(text[0], as_version=4)))
-
-
-def _docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    directive, example = None, False
-    for number, line in enumerate(lines):
-        text = line.lstrip()
-        depth = len(line) - len(text)
-        example = bool(text) and (example or text.startswith(">>>"))
-        if text and directive is not None and depth <= directive:
-            directive = None
-        if text.startswith(".. "):
-            directive = depth
-        if directive is None and not example:
-            lines[number] = MARKUP.sub(_plain, line)
-
-
-# Code, roles included, and what reStructuredText would take for markup.
-MARKUP = re.compile(r"(:`.+?`|``.+?``)|`(.+?)`(?P<after>\w?)|([|*]|(?<=\w)_(?!\w))")
-
-
-def _plain(match: re.Match) -> str:
-    kept, code, after, markup = match.groups()
-    if kept:
-        return kept
-    if markup:
-        return f"\\{markup}"
-    # As in a plural: an escaped blank ends the code and is not shown.
-    return f"``{code}``" + (f"\\ {after}" if after else "")

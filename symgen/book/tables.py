@@ -1,13 +1,19 @@
-"""What was measured and what the paper reports: the tables under ``data/``, and those of a run."""
+"""Tables of the book: what was measured and what the paper reports, and how pages show them."""
 
+import html
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from symgen.fingerprints import PACKAGE
+from symgen.method.claims.judgement import VERDICTS, Contrast, Judgement
+from symgen.method.statistics import Interval
 
 DATA = PACKAGE.parent / "data"
+SIGNS = dict(zip(VERDICTS, ("+", "\u2212", "0", "?", "\u00b7"), strict=True))
 
 
 def read_results(table: str, folder: Path | None = None, preset: str = "quick") -> pd.DataFrame:
@@ -67,3 +73,188 @@ def _file(folder: str, name: str) -> Path:
             "the project, not with the package alone"
         )
     return path
+
+
+class Page:
+    """Text in HTML that a notebook shows.
+
+    Args:
+        text: HTML; whatever comes from data or parameters is escaped in it.
+        plain: the same without markup, for readers without HTML.
+    """
+
+    def __init__(self, text: str, plain: str = ""):
+        self.text, self.plain = text, plain
+
+    def _repr_html_(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.plain or "a table"
+
+
+def claim_rows(name: str, judged: Mapping[str, Judgement]) -> pd.DataFrame:
+    """Return what became of a claim in some settings, one row a contrast.
+
+    Columns: claim, setting, measure, value, low95, high95, bound, margin, unit, samples, contrast
+    (the verdict on this row alone), verdict (on the claim).
+    """
+    rows = []
+    for setting, found in judged.items():
+        nothing = Contrast(
+            found.note or "nothing could be measured", Interval(*(float("nan"),) * 3), 1
+        )
+        for one in found.contrasts or [nothing]:
+            mean, low, high = one.value
+            rows.append({
+                "claim": name, "setting": setting, "measure": one.measure, "value": mean,
+                "low95": low, "high95": high, "bound": one.bound, "margin": one.margin,
+                "unit": one.unit, "samples": found.samples, "verdict": found.verdict,
+                "contrast": one.verdict if found.contrasts else "not tested",
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def claim_box(name: str, rule: str, judged: Mapping[str, Judgement]) -> Page:
+    """Return the box that says what became of a claim: in words, measured, and by which rule.
+
+    Args:
+        name: of the claim, as in ``data/paper/claims.csv``.
+        rule: in words.
+        judged: setting to judgement.
+    """
+    about = reported("claims").set_index("claim").loc[name]
+    head = f"<b>{html.escape(about.statement)}</b> <small>{html.escape(about.place)}; paper: "
+    lines = [
+        f'<div class="claim"><p>{head}{html.escape(str(about.paper_value))}</small></p>',
+        "<table><tr><th>setting</th><th>measured</th><th>value [95 % interval]</th>"
+        "<th>claimed</th><th>verdict</th></tr>",
+    ]
+    plain = [f"{about.statement} ({about.place})"]
+    for setting, found in judged.items():
+        count = f"<br><small>{found.samples} samples</small>"
+        sign = f"<td rowspan={max(1, len(found.contrasts))}>{_sign(found.verdict)}</td>"
+        where = f"<td rowspan={max(1, len(found.contrasts))}>{html.escape(setting)}{count}</td>"
+        for one in found.contrasts:
+            sided = "" if len(found.contrasts) == 1 else f" ({SIGNS[one.verdict]})"
+            cells = (one.measure, _told(one), f"{_claimed(one)}{sided}")
+            middle = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+            lines.append(f"<tr>{where}{middle}{sign}</tr>")
+            where = sign = ""
+            plain.append(f"{setting}: {one.measure}: {_told(one)}, {one.verdict}")
+        if not found.contrasts:
+            lines.append(f'<tr>{where}<td colspan="3">{html.escape(found.note)}</td>{sign}</tr>')
+        elif found.note or found.verdict == "undecided":
+            more = found.decided_by if found.verdict == "undecided" else None
+            hint = f"About {more:,} samples would decide. " if more else ""
+            lines.append(
+                f'<tr><td colspan="5"><small>{hint}{html.escape(found.note)}</small></td></tr>'
+            )
+        plain.append(f"{setting}: {found.verdict} ({found.samples} samples)")
+    folded = f"<details><summary>The rule</summary><p>{html.escape(rule)}</p></details>"
+    return Page("\n".join([*lines, "</table>", folded, "</div>"]), "\n".join(plain))
+
+
+def _sign(verdict: str) -> str:
+    kind = verdict.replace(" ", "-")
+    return f'<span class="verdict {kind}">{SIGNS[verdict]} {verdict}</span>'
+
+
+def _told(one: Contrast) -> str:
+    """Return a value with its interval, in three digits or so."""
+    size = max((abs(x) for x in one.value if x == x), default=0.0)
+    digits = ".1e" if 0 < size < 1e-3 else ".0f" if size >= 100 else ".2f"
+    equal = one.value.low == one.value.high
+    text = f"{one.value.mean:{digits}}" if equal else f"{one.value:{digits}}"
+    return text if one.unit == "1" else f"{text} {one.unit}"
+
+
+def _claimed(one: Contrast) -> str:
+    off = f" by more than {one.margin:g}" if one.margin else ""
+    return f"{'above' if one.side > 0 else 'below'} {one.bound:g}{off}"
+
+
+def claims_table(table: pd.DataFrame) -> Page:
+    """Return the claims as a table: under each, what every setting measured.
+
+    Args:
+        table: columns claim, place, statement, paper_value, chapter, and of the results preset and
+            those of `claim_rows`; rows without a preset are claims nothing was measured for.
+    """
+    lines = ['<table class="claims">']
+    for _, rows in table.groupby("claim", sort=False):
+        first = rows.iloc[0]
+        says = f"{html.escape(first.statement)} <small>({html.escape(first.place)})</small>"
+        paper, chapter = html.escape(str(first.paper_value)), html.escape(str(first.chapter))
+        link = f'<a href="{chapter}.html">{chapter}</a>'
+        lines.append(
+            f'<tr><th colspan="4">{says}<br><small>Paper: {paper} &middot; {link}</small></th></tr>'
+        )
+        for row in rows.itertuples():
+            if pd.isna(row.preset):
+                lines.append('<tr><td colspan="3">no run has measured it</td><td>not tested</td>')
+                lines.append("</tr>")
+                continue
+            value = _number(row.value)
+            if not pd.isna(row.low95) and row.low95 != row.high95:
+                value += f" [{_number(row.low95)}, {_number(row.high95)}]"
+            value += f" {row.unit}" if value and str(row.unit) != "1" else ""
+            count = "" if pd.isna(row.samples) else f"{row.samples:.0f} samples"
+            lines.append(
+                f"<tr><td>{html.escape(f'{row.preset}: {row.setting}')}</td>"
+                f"<td>{html.escape(str(row.measure))}</td><td>{html.escape(value)}<br>"
+                f"<small>{count}</small></td><td>{_sign(row.verdict)}</td></tr>"
+            )
+    return Page("\n".join([*lines, "</table>"]))
+
+
+def verdict_matrix(table: pd.DataFrame) -> tuple[Page, pd.DataFrame]:
+    """Return which claim got which verdict in which setting, as a table with numbered settings.
+
+    Args:
+        table: as of `claims_table`.
+
+    Returns:
+        The page, and the verdicts: one row a claim, one column a setting, in this order.
+    """
+    known = table[table["preset"].notna()]
+    column = known["preset"].astype(str) + ": " + known["setting"].astype(str)
+    wide = known.assign(column=column).pivot_table(
+        index="claim", columns="column", values="verdict", aggfunc="last", sort=False
+    )
+    wide = wide.reindex(table["claim"].drop_duplicates())
+    words = table.drop_duplicates("claim").set_index("claim")["statement"]
+    head = "".join(f"<th>{k}</th>" for k in range(1, wide.shape[1] + 1))
+    lines = [f'<table class="claims matrix"><tr><th>claim</th>{head}</tr>']
+    for name, row in wide.iterrows():
+        cells = "".join(
+            f'<td><span class="verdict {v.replace(" ", "-")}">{SIGNS[v]}</span></td>'
+            if isinstance(v, str) else "<td></td>" for v in row
+        )  # fmt: skip
+        lines.append(f"<tr><td>{html.escape(words[name])}</td>{cells}</tr>")
+    settings = "".join(f"<li>{html.escape(name)}</li>" for name in wide.columns)
+    legend = " ".join(_sign(verdict) for verdict in VERDICTS)
+    return Page("\n".join([*lines, "</table>", f"<p>{legend}</p><ol>{settings}</ol>"])), wide
+
+
+def _number(value: Any) -> str:
+    return "" if pd.isna(value) else f"{value:.3g}"
+
+
+def benchmark_table(rows: pd.DataFrame) -> Page:
+    """Return the comparisons of `make bench` as a table.
+
+    Args:
+        rows: columns what, against, ours, theirs, unit, ratio, must, limit, met.
+    """
+    lines = ['<table class="benchmarks"><tr>']
+    head = ("what", "against", "ours", "theirs", "unit", "ratio", "should be", "is it?")
+    lines += [f"<th>{name}</th>" for name in head] + ["</tr>"]
+    for row in rows.itertuples():
+        wanted = "" if pd.isna(row.must) else f"at least {row.must:g}"
+        wanted = wanted if pd.isna(row.limit) else f"at most {row.limit:g}"
+        met = {True: "yes", False: "<b>no</b>"}.get(row.met, "")
+        texts = (html.escape(row.what), html.escape(row.against), _number(row.ours))
+        texts += (_number(row.theirs), html.escape(str(row.unit)), _number(row.ratio), wanted, met)
+        lines.append("<tr>" + "".join(f"<td>{text}</td>" for text in texts) + "</tr>")
+    return Page("\n".join([*lines, "</table>"]))

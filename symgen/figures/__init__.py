@@ -22,11 +22,12 @@ from symgen.figures.conditions import (
     plot_order_tail,
 )
 from symgen.figures.extraction import (
-    plot_baseline_values,
     plot_face,
     plot_graph,
     plot_interactions,
+    plot_mask_values,
     plot_matching,
+    plot_price,
     plot_sparsity,
     plot_variables,
 )
@@ -38,15 +39,13 @@ from symgen.figures.metric import (
     plot_similarity,
     plot_similarity_cuts,
 )
+from symgen.figures.removal import plot_removal, plot_removed_outputs, plot_several_removals
 from symgen.figures.style import COLOURS, WHISKERS, set_style, slider
 from symgen.figures.training import (
     plot_boundaries,
     plot_dynamics,
     plot_gains,
-    plot_removal,
-    plot_removed_outputs,
     plot_several_dynamics,
-    plot_several_removals,
     plot_training,
 )
 from symgen.figures.transfer import (
@@ -56,58 +55,4 @@ from symgen.figures.transfer import (
     plot_spectrum,
     plot_transfer,
 )
-from symgen.figures.verdicts import benchmark_table, claims_table, plot_price, plot_verdicts
 from symgen.literal import no_math, plain
-
-__all__ = [
-    "COLOURS",
-    "WHISKERS",
-    "benchmark_table",
-    "claims_table",
-    "no_math",
-    "plain",
-    "plot_agreement",
-    "plot_average_output",
-    "plot_baseline_gains",
-    "plot_baseline_hits",
-    "plot_baseline_power",
-    "plot_baseline_spectra",
-    "plot_baseline_values",
-    "plot_boundaries",
-    "plot_changes",
-    "plot_conditions",
-    "plot_course",
-    "plot_dynamics",
-    "plot_exponents",
-    "plot_face",
-    "plot_gains",
-    "plot_graph",
-    "plot_growth",
-    "plot_interactions",
-    "plot_low_high",
-    "plot_matching",
-    "plot_metric_power",
-    "plot_metric_spectra",
-    "plot_one_average",
-    "plot_order_tail",
-    "plot_power",
-    "plot_price",
-    "plot_removal",
-    "plot_removed_outputs",
-    "plot_sensitivity",
-    "plot_several_dynamics",
-    "plot_several_removals",
-    "plot_shapes",
-    "plot_similarity",
-    "plot_similarity_cuts",
-    "plot_sparsity",
-    "plot_spectra_and_sets",
-    "plot_spectrum",
-    "plot_training",
-    "plot_transfer",
-    "plot_two_spectra",
-    "plot_variables",
-    "plot_verdicts",
-    "set_style",
-    "slider",
-]

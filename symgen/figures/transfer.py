@@ -1,7 +1,5 @@
 """Figures of what transfers: order spectra, generalization power, its settings."""
 
-from collections.abc import Mapping
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -75,25 +73,18 @@ def plot_spectrum(
     return ax, table
 
 
-def plot_power(
-    values: Mapping[str, Tensor], chance: Mapping[str, Tensor], ax: Axes | None = None
-) -> tuple[Axes, pd.DataFrame]:
+def plot_power(table: pd.DataFrame, ax: Axes | None = None) -> tuple[Axes, pd.DataFrame]:
     """Draw averages of H with 95 % intervals, each beside its chance level.
 
     Args:
-        values: label to per-sample H.
-        chance: the same labels to per-sample H of randomly relabelled baselines.
+        table: of `power_table`; one bar a row, named by its orders where there is one setting,
+            and by its setting where there are several.
 
     Returns:
-        Axes, and a table: label, power, low95, high95, chance, samples (with such interactions).
+        Axes, and the table.
     """
     ax = axes_or_new(ax)
-    rows = []
-    for label, power in values.items():
-        mean, low, high = interval(power, share=True)
-        level = interval(chance[label]).mean
-        rows.append((label, mean, low, high, level, int((~power.isnan()).sum())))
-    table = pd.DataFrame(rows, columns=["label", "power", "low95", "high95", "chance", "samples"])
+    names = table["orders" if table["setting"].nunique() == 1 else "setting"]
     place = np.arange(len(table))
     ax.bar(place, table["power"], color=COLOURS["generalizable"], width=0.55, label="H")
     errors = np.abs(table[["low95", "high95"]].to_numpy().T - table["power"].to_numpy())
@@ -103,7 +94,8 @@ def plot_power(
     for x, row in zip(place, table.itertuples(), strict=True):
         if np.isnan(row.power):
             ax.text(x, 0.02, "no such\ninteractions", ha="center", size=9)
-    ax.set_xticks(place, map(no_math, table["label"]))
+    words = [no_math(name).replace(" (", "\n(").replace(", ", ",\n") for name in names]
+    ax.set_xticks(place, words)
     ax.set(ylabel="generalization power H", ylim=(0, 1))
     ax.legend()
     return ax, table
@@ -160,15 +152,15 @@ def plot_sensitivity(
     """Draw averages of H, and chance levels, against a setting of the method.
 
     Args:
-        table: columns setting (>= 0), label, power, low95, high95, chance. A setting of 0 has no
-            place on the logarithmic axis; it stands left of the others.
+        table: of `power_table`, its settings numbers >= 0. A setting of 0 has no place on the
+            logarithmic axis; it stands left of the others.
         xlabel: what the setting is.
         default: its usual value, marked.
     """
     ax = axes_or_new(ax)
     settings = np.sort(table["setting"].unique())
     left = settings[settings > 0].min(initial=1.0) / 2
-    for i, (label, rows) in enumerate(table.groupby("label", sort=False)):
+    for i, (label, rows) in enumerate(table.groupby("orders", sort=False)):
         colour, marker = sns.color_palette("colorblind")[i], "os^D"[i % 4]
         x = rows["setting"].where(rows["setting"] > 0, left)
         style = {"color": colour, "marker": marker}
@@ -188,8 +180,7 @@ def plot_low_high(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Draw H of groups of orders for several studies, each with its chance level (Fig. 2).
 
     Args:
-        table: columns setting, orders, power, low95, high95, chance, samples (with such
-            interactions), of (of how many).
+        table: of `power_table`.
 
     Returns:
         Figure, and the table.

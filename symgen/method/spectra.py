@@ -1,13 +1,11 @@
 """Compare order spectra by their shape: distributions over orders, and how far they lie apart."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from symgen.method.statistics import Interval, around, check_draws
+from symgen.method.statistics import check_draws
 
 
 def order_distribution(
@@ -29,6 +27,44 @@ def order_distribution(
     strength = spectrum.abs().reshape(-1, *spectrum.shape[-2:]).sum(0)
     total = strength.sum()
     return strength / total.where(total > 0, torch.nan)
+
+
+def order_thirds(
+    spectrum: Float[Tensor, "sample 2 order"],
+) -> tuple[Float[Tensor, "sample"], Float[Tensor, "sample"], Float[Tensor, "sample"]]:
+    """Return the shares of strength at low, middle and high orders, sample by sample.
+
+    Orders below n/3, from n/3 to 2n/3, and above; NaN for a sample without strength.
+
+    Args:
+        spectrum: of `order_spectrum`.
+
+    Example:
+        >>> order_thirds(torch.tensor([[[0.0, 1, 0, 2, 0, 0, 3], [0.0, 0, -4, 0, 0, 0, 0]]]))
+        (tensor([0.1000]), tensor([0.6000]), tensor([0.3000]))
+    """
+    strength = spectrum.abs().sum(-2)
+    total = strength.sum(-1, keepdim=True)
+    share = strength / total.where(total > 0, torch.nan)
+    place = 3 * torch.arange(share.shape[-1], device=share.device) / (share.shape[-1] - 1)
+    low, high = place < 1, place > 2
+    return tuple(share[:, kept].sum(-1) for kept in (low, ~low & ~high, high))
+
+
+def uncancelled(spectrum: Float[Tensor, "sample 2 order"]) -> Float[Tensor, "sample"]:
+    """Return the share of strength that is left when positive and negative effects cancel.
+
+    0 for a sample whose effects add up to nothing, 1 where all have one sign, NaN without any.
+
+    Args:
+        spectrum: of `order_spectrum`.
+
+    Example:
+        >>> uncancelled(torch.tensor([[[0.0, 3.0, 0.0], [0.0, 0.0, -1.0]]]))
+        tensor([0.5000])
+    """
+    strength = spectrum.abs().sum((-2, -1))
+    return spectrum.sum((-2, -1)).abs() / strength.where(strength > 0, torch.nan)
 
 
 def shape_distance(
@@ -67,29 +103,3 @@ def halves_distance(
         mixed = spectrum[torch.randperm(len(spectrum), generator=generator)]
         found.append(shape_distance(mixed[:half], mixed[half:]))
     return float(np.nanmean(found)) if np.isfinite(found).any() else np.nan
-
-
-def resampled(statistic: Callable[..., float], *parts: Tensor, share: bool = False) -> Interval:
-    """Return a number made of several samples, with its 95 % interval over samples.
-
-    The jackknife's, which leaves out each sample once and is the interval of a mean where the
-    number is one.
-
-    Args:
-        statistic: takes the parts, returns a number.
-        parts: tensors (sample, ...) of the same samples.
-        share: whether the number lies in [0, 1], so that the interval must, too.
-
-    Returns:
-        No interval for one sample, or where the number does not exist without one of them.
-
-    Example:
-        >>> x = torch.tensor([1.0, 2.0, 3.0])
-        >>> f"{resampled(lambda a, b: float(a.sum() / b.sum()), x, 2 * x)}"
-        '0.50 [0.50, 0.50]'
-    """
-    count, whole = len(parts[0]), float(statistic(*parts)) if len(parts[0]) else np.nan
-    kept = ~torch.eye(count, dtype=torch.bool)
-    without = [float(statistic(*(part[rest] for part in parts))) for rest in kept]
-    alone = (count - 1) * (whole - np.array(without)) if count > 1 else np.zeros(count)
-    return around(whole, alone, share=share)

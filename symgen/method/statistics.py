@@ -28,6 +28,7 @@ number of positive counts estimated from survey data", Survey Methodology 24 (19
 """
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -74,26 +75,6 @@ class Interval(NamedTuple):
             (1, 0)
         """
         return int(self.low > value) - int(self.high < value)
-
-    def verdict(self, sign: int = 1, value: float = 0.0) -> str:
-        """Return what this says of the claim that the average lies above (below) a value.
-
-        "shown" where the whole interval does, "partly" where only the average does, "not shown"
-        where it does not, and "not tested" where there is no interval.
-
-        Args:
-            sign: 1 for above, -1 for below.
-            value: that the claim names.
-
-        Example:
-            >>> Interval(0.1, -0.2, 0.3).verdict(), Interval(0.1, -0.2, 0.3).verdict(-1)
-            ('partly', 'not shown')
-        """
-        if np.isnan(self.low):
-            return "not tested"
-        if self.side(value) == sign:
-            return "shown"
-        return "partly" if (self.mean - value) * sign > 0 else "not shown"
 
 
 def interval(
@@ -180,6 +161,23 @@ def check_draws(draws: int) -> None:
         raise ValueError(f"draws must be at least 1, got {draws}; give how many to average over")
 
 
+def halves(count: int, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+    """Return two random halves of some samples, each to be measured by what the other picks.
+
+    An extreme that is picked on the samples it is measured on is too large by chance alone.
+
+    Returns:
+        Two pairs of truth values (sample,): the half to measure on, and the other.
+
+    Example:
+        >>> [(int(half.sum()), int(other.sum())) for half, other in halves(5)]
+        [(3, 2), (2, 3)]
+    """
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randperm(count, generator=generator) < count / 2
+    return [(first, ~first), (~first, first)]
+
+
 def around(mean: float, *groups: np.ndarray, share: bool = False) -> Interval:
     """Return a number with its 95 % interval, from what each sample contributes to it.
 
@@ -226,3 +224,30 @@ def _counted(mean: float, count: float) -> tuple[float, float]:
     yes, no = mean * count, (1 - mean) * count
     low = float(special.betaincinv(yes, no + 1, ENDS[0])) if mean > 0 else 0.0
     return low, float(special.betaincinv(yes + 1, no, ENDS[1])) if mean < 1 else 1.0
+
+
+def resampled(statistic: Callable[..., float], *parts: Tensor, share: bool = False) -> Interval:
+    """Return a number made of several samples, with its 95 % interval over samples.
+
+    The jackknife's, which leaves out each sample once and is the interval of a mean where the
+    number is one.
+
+    Args:
+        statistic: takes the parts, returns a number.
+        parts: tensors (sample, ...) of the same samples.
+        share: whether the number lies in [0, 1], so that the interval must, too.
+
+    Returns:
+        No interval for one sample, or where the number does not exist without one of them.
+
+    Example:
+        >>> x = torch.tensor([1.0, 2.0, 3.0])
+        >>> f"{resampled(lambda a, b: float(a.sum() / b.sum()), x, 2 * x)}"
+        '0.50 [0.50, 0.50]'
+    """
+    count, whole = len(parts[0]), float(statistic(*parts)) if len(parts[0]) else np.nan
+    if count < 2:
+        return Interval(whole, np.nan, np.nan)
+    kept = ~torch.eye(count, dtype=torch.bool)
+    without = [float(statistic(*(part[rest] for part in parts))) for rest in kept]
+    return around(whole, (count - 1) * (whole - np.array(without)), share=share)

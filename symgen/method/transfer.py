@@ -1,19 +1,25 @@
 """Which interactions transfer to baseline networks, and what follows for a whole network."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from symgen.interactions import Interactions
-from symgen.method.spectra import resampled
-from symgen.method.statistics import Interval, check_draws
+from symgen.method.statistics import Interval, check_draws, interval, resampled
 
 #: Orders that H_low sums over (Fig. 2).
 LOW_ORDERS = (1, 2)
 #: Orders that H_high sums over (Fig. 2).
 HIGH_ORDERS = (6, 7, 8, 9, 10)
+#: Groups of orders that tables and figures compare; those that n does not have are left out.
+ORDER_GROUPS = {
+    "all orders": None, "low: 1-2": LOW_ORDERS, "middle: 3-5": (3, 4, 5),
+    "high: 6-10": HIGH_ORDERS, "above low: 3 and up": range(3, 17),
+}  # fmt: skip
 
 Share = tuple[Float[Tensor, "*batch state"], Float[Tensor, "*batch state"]]
 
@@ -24,6 +30,7 @@ def transfer(
     tau: float | None = None,
     metric: str = "binary",
     relative_to: str | None = None,
+    least: float | None = None,
 ) -> Share:
     """Return how far every interaction of a network is also one of a baseline network.
 
@@ -36,6 +43,7 @@ def transfer(
             same sign, else 0. "similarity" (Eq. 19, 20): where the signs agree, the smaller
             of the two magnitudes over the larger, each first divided by its network's mean
             of abs(v[N] - v[0]) over the samples.
+        least: similarity from which on an interaction counts, and then wholly.
 
     Returns:
         G for AND and for OR, each (..., 2**n) in [0, 1]. The similarity is NaN for samples
@@ -66,6 +74,7 @@ def transfer(
             theirs = baseline.effects.abs() * target.span.mean()
             larger = torch.maximum(ours, theirs)
             share = torch.minimum(ours, theirs) / larger.where(larger > 0, 1.0)
+            share = share if least is None else (share >= least).to(best.dtype)
         best = torch.maximum(best, torch.where(same, share, 0.0))
     if metric == "similarity":
         best = best.where(target.span[..., None, None] > 0, torch.nan)
@@ -193,6 +202,46 @@ def chance_level(
         g = transfer(target, [b.relabelled(labels) for b in baselines], **transfer_options)
         total = total + generalization_power(target, g, orders, **saliency)
     return total / draws
+
+
+def lift(
+    target: Interactions,
+    baselines: Interactions | Sequence[Interactions],
+    orders: Iterable[int] | None = None,
+    **transfer_options,
+) -> Float[Tensor, "*batch"]:
+    """Return H above its chance level, sample by sample (arguments as of `chance_level`)."""
+    saliency = {k: transfer_options[k] for k in ("tau", "relative_to") if k in transfer_options}
+    g = transfer(target, baselines, **transfer_options)
+    power = generalization_power(target, g, orders, **saliency)
+    return power - chance_level(target, baselines, orders, **transfer_options)
+
+
+def power_table(
+    cases: Mapping[Any, tuple], groups: Mapping[str, Iterable[int] | None] = ORDER_GROUPS
+) -> pd.DataFrame:
+    """Return H of groups of orders in several settings, each with its chance level.
+
+    Args:
+        cases: setting to target, baselines, and perhaps further arguments of `transfer` by name.
+        groups: name to orders.
+
+    Returns:
+        Columns setting, orders, power, low95, high95, chance, samples (that have such
+        interactions), of (how many); averages over samples.
+    """
+    rows = []
+    for setting, (target, baselines, *options) in cases.items():
+        options = options[0] if options else {}
+        saliency = {k: v for k, v in options.items() if k in ("tau", "relative_to")}
+        g = transfer(target, baselines, **options)
+        for name, orders in groups.items():
+            power = generalization_power(target, g, orders, **saliency)
+            chance = interval(chance_level(target, baselines, orders, **options)).mean
+            have = int((~power.isnan()).sum())
+            rows.append((setting, name, *interval(power, share=True), chance, have, len(power)))
+    names = ["setting", "orders", "power", "low95", "high95", "chance", "samples", "of"]
+    return pd.DataFrame(rows, columns=names)
 
 
 def interaction_count(inter: Interactions, mass: float = 0.8) -> Float[Tensor, "*batch"]:

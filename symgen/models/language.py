@@ -17,14 +17,13 @@ from symgen.fingerprints import code_fingerprint
 from symgen.interactions import Interactions
 from symgen.literal import nearest
 from symgen.masking.mask_values import MaskValue, mask_ids, word_value
-from symgen.masking.outputs import masked_outputs
+from symgen.masking.outputs import masked_outputs, split_outputs
 from symgen.masking.prompts import Prompt, prompt_inputs
 from symgen.models.config import TrainingConfig, configured
 from symgen.models.loop import Task, next_token
 from symgen.models.registry import device, identity, untrained
 from symgen.models.trainable import merged, trainable
 from symgen.models.training import TrainingRun
-from symgen.split.sparsify import sparsify
 
 # Causal language models of the paper (App. F, O, P), and a small one for trying things out.
 CAUSAL_LMS = {
@@ -90,7 +89,7 @@ class LanguageModel:
         v = masked_outputs(
             self.model, inputs.x, inputs.y, variables, value, key=key, progress=progress
         )
-        return v, sparsify(v, noise=noise, tol=tol, progress=progress)
+        return v, split_outputs(v, noise, tol, progress)
 
 
 def open_language_model(

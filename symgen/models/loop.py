@@ -250,6 +250,24 @@ def evaluate(
     return loss / count, correct / count
 
 
+@torch.inference_mode()
+def sample_losses(model: nn.Module, part: Part, size: int = 500) -> Tensor:
+    """Return the cross-entropy (nats) of single samples of a part, in the mode the model is in.
+
+    Args:
+        model: of the samples in the part; one answer a sample.
+        part: of a data set.
+        size: how many samples at most; the same each time.
+    """
+    index = torch.randperm(len(part), generator=_generator(0, 4))[:size]
+    where, found = next(model.parameters()).device, []
+    for chunk in index.split(part.chunk):
+        x, y = part.batch(chunk)
+        logits = model(to_device(x, where, _layout(part))).float()
+        found.append(F.cross_entropy(logits, y.to(where), reduction="none").cpu())
+    return torch.cat(found)
+
+
 def _layout(part: Part) -> torch.memory_format:
     # Convolutions run faster with channels last.
     return torch.channels_last if isinstance(part, ImagePart) else torch.contiguous_format

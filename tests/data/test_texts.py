@@ -2,11 +2,18 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from symgen.data.datasets import load_dataset
-from symgen.data.planted import ANSWERS, planted_answer, planted_reason, planted_score
+from symgen.data.planted import (
+    ANSWERS,
+    planted_answer,
+    planted_outputs,
+    planted_reason,
+    planted_score,
+)
 from symgen.data.texts import (
     instructions_of,
     load_instructions,
@@ -163,3 +170,19 @@ def test_texts_in_three_parts(mirror, monkeypatch):
         sets = {k: set(v) for k, v in parts.items()}
         assert abs(len(parts["target"]) - len(parts["baseline"])) <= 1
         assert not sets["target"] & sets["baseline"] and not sets["test"] & sets["target"]
+
+
+def test_planted_outputs_are_the_score_of_what_is_left():
+    part = load_dataset("planted-sentiment").part("test")
+    texts, labels = [part.text(i) for i in range(12)], part.labels[:12]
+    draw = np.random.default_rng(0).choice
+    words = [draw(sorted({*text.split()}), 8, replace=False).tolist() for text in texts]
+    found = planted_outputs(texts, words, labels)
+    assert found.shape == (12, 256) and found.dtype == torch.float64
+    # On the whole sentence the score is for its class, and there is a sentence with a negator.
+    assert (found[:, -1] == 2).all() and (found == -2).any()
+    for text, own, label, row in zip(texts, words, labels, found, strict=True):
+        for state in range(256):
+            gone = {word for i, word in enumerate(own) if not state >> i & 1}
+            left = " ".join(word for word in text.split() if word not in gone)
+            assert row[state] == planted_score(left) * (1 if label else -1)

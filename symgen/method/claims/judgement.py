@@ -1,0 +1,120 @@
+"""Contrasts and judgements: from intervals to verdicts."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from symgen.method.statistics import Interval
+
+#: What can become of a claim: beyond the margin on the claimed side, or on the other; within the
+#: margin; the interval too wide to say; no interval at all.
+VERDICTS = ("shown", "opposite", "absent", "undecided", "not tested")
+
+
+@dataclasses.dataclass(frozen=True)
+class Contrast:
+    """One number on which a claim hangs, and on which side of a bound the claim has it.
+
+    Attributes:
+        measure: what was measured, in words.
+        value: it, with its 95 % interval.
+        side: 1 where the claim says "above the bound", -1 for "below".
+        bound: that the claim names.
+        margin: a distance to the bound that counts as none, in the unit of the value.
+        unit: of the value; "1" for none.
+    """
+
+    measure: str
+    value: Interval
+    side: int
+    bound: float = 0.0
+    margin: float = 0.0
+    unit: str = "1"
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        low, high = sorted(self.side * (end - self.bound) for end in self.value[1:])
+        if math.isnan(low):
+            return "not tested"
+        if low > self.margin:
+            return "shown"
+        if high < -self.margin:
+            return "opposite"
+        return "absent" if -self.margin <= low and high <= self.margin else "undecided"
+
+    def decided_by(self, samples: int) -> int | None:
+        """Return how many samples would decide, were the mean what it is; None where none would.
+
+        Args:
+            samples: behind the interval at hand, whose width shrinks with their square root.
+        """
+        if self.verdict != "undecided":
+            return samples
+        away = self.side * (self.value.mean - self.bound)
+        distance = max(abs(away) - self.margin, self.margin - abs(away))
+        if distance <= 0:
+            return None
+        half = max(self.value.high - self.value.mean, self.value.mean - self.value.low)
+        return math.ceil(samples * (half / distance) ** 2)
+
+
+def above(
+    measure: str, value: Interval, bound: float = 0.0, margin: float = 0.0, unit: str = "1"
+) -> Contrast:
+    """Return the contrast of a claim that something lies above a bound."""
+    return Contrast(measure, value, 1, bound, margin, unit)
+
+
+def below(
+    measure: str, value: Interval, bound: float = 0.0, margin: float = 0.0, unit: str = "1"
+) -> Contrast:
+    """Return the contrast of a claim that something lies below a bound."""
+    return Contrast(measure, value, -1, bound, margin, unit)
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """What became of a claim in one setting.
+
+    Attributes:
+        contrasts: all of which the claim needs; none where it could not be tested.
+        samples: behind them.
+        note: what a reader has to know besides, such as why nothing could be tested.
+
+    Example:
+        >>> two = [above("a", Interval(0.5, 0.4, 0.6)), below("b", Interval(0.1, -0.2, 0.3))]
+        >>> Judgement(two[:1], 20).verdict, Judgement(two, 20).verdict
+        ('shown', 'undecided')
+    """
+
+    contrasts: list[Contrast]
+    samples: int
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """The verdict of all contrasts together, one of `VERDICTS`."""
+        found = {contrast.verdict for contrast in self.contrasts} or {"not tested"}
+        if found == {"shown"}:
+            return "shown"
+        return next(v for v in ("not tested", "opposite", "absent", "undecided") if v in found)
+
+    @property
+    def decided_by(self) -> int | None:
+        """How many samples would decide all contrasts; None where no number would."""
+        needed = [contrast.decided_by(self.samples) for contrast in self.contrasts]
+        return None if None in needed or not needed else max(needed)
+
+
+def verdicts(rule: Callable[..., Judgement], cases: Mapping[Any, tuple]) -> pd.Series:
+    """Return what a rule says in each of several settings, to see whether it hangs on them.
+
+    Args:
+        rule: of a claim.
+        cases: setting (a name, a number, or several of them) to what the rule takes.
+    """
+    return pd.Series({setting: rule(*case).verdict for setting, case in cases.items()})
