@@ -7,7 +7,12 @@ and a margin within which a difference counts as none. An extreme (a peak, a low
 on one half of the samples and measured on the other.
 """
 
+from symgen.method.claims.extraction import llm_matching
 from symgen.method.claims.judgement import VERDICTS, Contrast, Judgement
+from symgen.method.claims.language import llm_low_orders, sft_high, sft_low, sft_phase, sft_share
 from symgen.method.claims.orders import low_orders
 
-__all__ = ["VERDICTS", "Contrast", "Judgement", "low_orders"]
+__all__ = [
+    "VERDICTS", "Contrast", "Judgement", "llm_low_orders", "llm_matching", "low_orders", "sft_high",
+    "sft_low", "sft_phase", "sft_share",
+]  # fmt: skip
