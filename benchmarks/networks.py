@@ -6,8 +6,8 @@ from torch import nn
 import symgen
 from benchmarks.rows import Row, ratio_of, seconds
 from symgen.masking.prefix_tree import PrefixTree, plain_runner
-from symgen.masking.states import evaluating, run_all
 from symgen.masking.spans import TextVariables
+from symgen.masking.states import evaluating, run_all
 
 STATES = 1024
 BATCH = 128

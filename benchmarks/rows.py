@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
+from symgen.fingerprints import code_fingerprint, fingerprint
 from symgen.method.dynamics import EXTRACTION_CODE
 from symgen.storage import atomic
-from symgen.fingerprints import code_fingerprint, fingerprint
 
 FOLDER = Path("_build/bench")
 

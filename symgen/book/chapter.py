@@ -16,7 +16,7 @@ import torch
 
 from symgen.book.parameters import check_parameters
 from symgen.book.tables import Page, claim_box, claim_rows, read_results
-from symgen.fingerprints import code_fingerprint, fingerprint, versions
+from symgen.fingerprints import code_fingerprint, fingerprint, not_a_result, versions
 from symgen.method.claims.judgement import Judgement
 from symgen.storage import atomic
 
@@ -28,6 +28,7 @@ except ModuleNotFoundError:  # Windows
 PARAMETER_TYPES = (bool, int, float, str, list, tuple, dict, type(None))
 
 
+@not_a_result
 def peak_memory() -> dict[str, int]:
     """Return the most memory this process has held so far, in MiB, on the host and on the GPU."""
     process = psutil.Process().memory_info()
@@ -155,6 +156,7 @@ class Chapter:
         )
 
 
+@not_a_result
 @dataclasses.dataclass(frozen=True)
 class Provenance:
     """What produced a chapter's outputs; `record` is plain JSON, read back by `symgen verify`."""

@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from symgen.fingerprints import not_a_result
+
 IMAGES = ("cnn", "resnet20", "resnet18", "resnet50", "resnet101", "vgg11", "vgg16", "vgg19")
 TEXTS = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-large")
 #: The networks that come with the package, and what they take.
@@ -171,6 +173,7 @@ MAIN = {"01_interaction_extraction": "image"}
 SPLITS = {"D_cross_validation": "thirds"}
 
 
+@not_a_result
 def check_parameters(chapter: str, parameters: Mapping[str, Any]) -> None:
     """Refuse parameters that a chapter cannot run with.
 

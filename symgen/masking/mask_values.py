@@ -204,7 +204,7 @@ def _ordinary(value: Tensor) -> Tensor:
 
 
 def word_value(
-    model: nn.Module, tokenizer: Any, masking: str = "mean", texts: Sequence[str] = ()
+    model: nn.Module, tokenizer: Any, masking: str = "mean", texts: Sequence = ()
 ) -> MaskValue | None:
     """Return what stands in place of masked words; None where they are left out.
 

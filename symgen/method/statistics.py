@@ -161,6 +161,23 @@ def check_draws(draws: int) -> None:
         raise ValueError(f"draws must be at least 1, got {draws}; give how many to average over")
 
 
+def halves(count: int, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+    """Return two random halves of some samples, each to be measured by what the other picks.
+
+    An extreme that is picked on the samples it is measured on is too large by chance alone.
+
+    Returns:
+        Two pairs of truth values (sample,): the half to measure on, and the other.
+
+    Example:
+        >>> [(int(half.sum()), int(other.sum())) for half, other in halves(5)]
+        [(3, 2), (2, 3)]
+    """
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randperm(count, generator=generator) < count / 2
+    return [(first, ~first), (~first, first)]
+
+
 def around(mean: float, *groups: np.ndarray, share: bool = False) -> Interval:
     """Return a number with its 95 % interval, from what each sample contributes to it.
 

@@ -30,6 +30,7 @@ def transfer(
     tau: float | None = None,
     metric: str = "binary",
     relative_to: str | None = None,
+    least: float | None = None,
 ) -> Share:
     """Return how far every interaction of a network is also one of a baseline network.
 
@@ -42,6 +43,7 @@ def transfer(
             same sign, else 0. "similarity" (Eq. 19, 20): where the signs agree, the smaller
             of the two magnitudes over the larger, each first divided by its network's mean
             of abs(v[N] - v[0]) over the samples.
+        least: similarity from which on an interaction counts, and then wholly.
 
     Returns:
         G for AND and for OR, each (..., 2**n) in [0, 1]. The similarity is NaN for samples
@@ -72,6 +74,7 @@ def transfer(
             theirs = baseline.effects.abs() * target.span.mean()
             larger = torch.maximum(ours, theirs)
             share = torch.minimum(ours, theirs) / larger.where(larger > 0, 1.0)
+            share = share if least is None else (share >= least).to(best.dtype)
         best = torch.maximum(best, torch.where(same, share, 0.0))
     if metric == "similarity":
         best = best.where(target.span[..., None, None] > 0, torch.nan)

@@ -18,7 +18,8 @@ from symgen.masking.hooks import largest_output
 from symgen.masking.prefix_tree import new_cache
 from symgen.masking.states import ALIVE
 from symgen.models.checkpoints import Store
-from symgen.models.loop import Loop, Task, TrainingConfig, evaluate, to_device
+from symgen.models.config import TrainingConfig
+from symgen.models.loop import Loop, Task, evaluate, to_device
 
 GIB = 2**30
 # Samples of the trial whose activations are counted, and batches that are timed.

@@ -13,105 +13,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from symgen.data.parts import ImagePart, LargeImagePart, Part
-from symgen.literal import nearest
-from symgen.models.checkpoints import Store, checkpoint_steps, full_disk
-from symgen.models.registry import load_weights
-from symgen.storage import fetch, store
+from symgen.data.images import ImagePart, LargeImagePart
+from symgen.data.parts import Part
+from symgen.models.checkpoints import Store, full_disk
+from symgen.models.config import TrainingConfig
+from symgen.storage import store
 
 # Seconds between stores of the resume state where checkpoints are further apart.
 RESUME_SECONDS = 60
 # Gradients longer than this are shortened to it. Without, single steps of momentum SGD reach
 # norms of 100 and more, after which rounding decides whether a network diverges or dies.
 CLIP = {"sgd": 2.0, "adamw": 1.0}
-WEIGHT_DECAY = {"sgd": 5e-4, "adamw": 0.01}
-SCHEDULES = ("cosine", "linear", "constant")
-MIXED = ("no", "bf16", "fp16")
 # Logits and labels to the summed cross-entropy (nats), the number of right answers, and of all.
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingConfig:
-    """How a network is trained, whatever it is. None stands for what suits the network.
-
-    Attributes:
-        epochs: passes over the training samples.
-        batch_size: samples a step, over all processes together.
-        learning_rate: peak value; by default that of the registry.
-        optimizer: "sgd" (momentum 0.9; default for images) or "adamw" (default for texts).
-        weight_decay: default 5e-4 for sgd, 0.01 for adamw.
-        schedule: "cosine", "linear" or "constant", each after a warm-up of 5 % of the steps.
-        checkpoints: how many, log-spaced over the steps; or the steps themselves. The
-            untrained network (step 0) and the last step are always kept.
-        augment: whether training samples are augmented.
-        mixed_precision: "no", "bf16" or "fp16".
-        evaluation_size: number of samples of each kind that records are measured on; the same
-            ones at every checkpoint.
-        lora: rank of low-rank adapters, for language models; 0 trains all weights.
-        seed: of the initial weights, the order of samples, augmentation and dropout.
-
-    Raises:
-        ValueError: for an unknown name or impossible value.
-    """
-
-    epochs: int = 30
-    batch_size: int = 64
-    learning_rate: float | None = None
-    optimizer: str | None = None
-    weight_decay: float | None = None
-    schedule: str = "cosine"
-    checkpoints: int | tuple[int, ...] = 20
-    augment: bool = True
-    mixed_precision: str = "no"
-    evaluation_size: int = 800
-    lora: int = 0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, known in (
-            ("optimizer", ("sgd", "adamw", None)),
-            ("schedule", SCHEDULES),
-            ("mixed_precision", MIXED),
-        ):
-            if (value := getattr(self, name)) not in known:
-                listed = ", ".join(filter(None, known))
-                raise ValueError(
-                    f'{name}="{value}" is unknown; expected {listed}.{nearest(value, known)}'
-                )
-        if self.mixed_precision == "fp16" and not torch.cuda.is_available():
-            raise ValueError('mixed_precision="fp16" needs a GPU; use "bf16" or "no" on a CPU')
-        for name in ("epochs", "batch_size", "evaluation_size"):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"{name}={value}: expected at least 1")
-        if isinstance(self.checkpoints, int) and self.checkpoints < 1:
-            raise ValueError(
-                f"checkpoints={self.checkpoints}: expected at least 1, the trained network"
-            )
-
-    def filled(self, optimizer: str, learning_rate: float) -> "TrainingConfig":
-        """Return the same with what suits a network in place of None."""
-        optimizer = self.optimizer or optimizer
-        rate, decay = self.learning_rate, self.weight_decay
-        return dataclasses.replace(
-            self,
-            optimizer=optimizer,
-            learning_rate=learning_rate if rate is None else rate,
-            weight_decay=WEIGHT_DECAY[optimizer] if decay is None else decay,
-        )
-
-    def steps(self, samples: int) -> tuple[int, ...]:
-        """Return the steps that are kept of a training on so many samples, the last included."""
-        total = self.epochs * math.ceil(samples / self.batch_size)
-        if isinstance(self.checkpoints, int):
-            return tuple(checkpoint_steps(total, self.checkpoints))
-        steps = sorted({0, total, *map(int, self.checkpoints)})
-        if steps[0] < 0 or steps[-1] > total:
-            raise ValueError(
-                f"checkpoints={[*self.checkpoints]}: this training has the steps 0 to {total} "
-                f"({self.epochs} epochs of {total // self.epochs})"
-            )
-        return tuple(steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,7 +113,7 @@ class Loop:
         cuda = [torch.cuda.current_device()] if self.device.type == "cuda" else []
         last = max(self.stored.missing())
         with torch.random.fork_rng(devices=cuda), full_disk(self.stored.folder):
-            start = self.restore()
+            start = self.stored.restore(self.model, self.optimizer, self.scaler)
             bar = tqdm(
                 total=last, initial=start, delay=3, unit="step", desc=self.title,
                 disable=not (self.title and main),
@@ -226,7 +140,7 @@ class Loop:
                         saved = time.monotonic()
             self.accelerator.wait_for_everyone()
             if main:
-                self.stored.discard_resume()
+                self.stored.discard_states()
 
     def batches(self, start: int, last: int) -> Iterator[tuple[Any, Tensor]]:
         """Yield the batches of the steps after `start`, each a function of seed and step."""
@@ -301,42 +215,9 @@ class Loop:
         return record
 
     def save(self, step: int) -> None:
-        """Store what it takes to go on after `step`, then drop the state before it."""
-        if not self.accelerator.is_main_process or step == self.total:
-            return
-        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
-        for i, values in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{i}.{k}": v for k, v in values.items() if v is not None}
-        # A new name each time: a state that is being written never replaces the one before it.
-        path = self.stored.resume_path(step)
-        store(path, tensors, {"step": step, "scaler": self.scaler.state_dict()})
-        self.stored.discard_resume(keep=path)
-
-    def restore(self) -> int:
-        """Load the last whole state that is stored; return its step, 0 if there is none."""
-        first = min(self.stored.missing())
-        for path in self.stored.resume_paths():
-            found = fetch(path)
-            # Checkpoints before the state can only be had by starting again.
-            if found is None or found[1]["step"] >= first:
-                continue
-            tensors, info = found
-            prefix = "model."
-            own = [key for key in tensors if key.startswith(prefix)]
-            weights = {key.removeprefix(prefix): tensors.pop(key) for key in own}
-            load_weights(self.model, weights, f"in {path}")
-            state: dict[int, dict[str, Tensor]] = {}
-            for key, value in tensors.items():
-                _, i, name = key.split(".")
-                if value.ndim == 4:
-                    value = value.contiguous(memory_format=self.layout)
-                state.setdefault(int(i), {})[name] = value
-            groups = self.optimizer.state_dict()["param_groups"]
-            self.optimizer.load_state_dict({"state": state, "param_groups": groups})
-            if info["scaler"]:
-                self.scaler.load_state_dict(info["scaler"])
-            return info["step"]
-        return 0
+        """Store what it takes to go on after `step`."""
+        if self.accelerator.is_main_process and step < self.total:
+            self.stored.keep(step, self.model, self.optimizer, self.scaler)
 
 
 @torch.inference_mode()
@@ -367,6 +248,24 @@ def evaluate(
         )
     model.train(training)
     return loss / count, correct / count
+
+
+@torch.inference_mode()
+def sample_losses(model: nn.Module, part: Part, size: int = 500) -> Tensor:
+    """Return the cross-entropy (nats) of single samples of a part, in the mode the model is in.
+
+    Args:
+        model: of the samples in the part; one answer a sample.
+        part: of a data set.
+        size: how many samples at most; the same each time.
+    """
+    index = torch.randperm(len(part), generator=_generator(0, 4))[:size]
+    where, found = next(model.parameters()).device, []
+    for chunk in index.split(part.chunk):
+        x, y = part.batch(chunk)
+        logits = model(to_device(x, where, _layout(part))).float()
+        found.append(F.cross_entropy(logits, y.to(where), reduction="none").cpu())
+    return torch.cat(found)
 
 
 def _layout(part: Part) -> torch.memory_format:

@@ -19,9 +19,8 @@ import typer
 from conftest import ROOT, small_chapter
 from typer.testing import CliRunner
 
-from symgen.book import cli
+from symgen.book import cli, runs
 from symgen.book import notebooks as editions
-from symgen.book import runs
 
 
 def symgen(*arguments):
@@ -436,7 +435,7 @@ def test_nothing_is_left_when_a_signal_ends_a_command(book, command, number):
         (book / "_build/vendor/site").mkdir(parents=True)
         (book / "slow.py").write_text(WAIT.replace("'begun'", repr(str(begun))))
         (book / "_config.yml").write_text("sphinx: {extra_extensions: [slow]}\n")
-    begins = START + "from symgen import cli; cli.app()"
+    begins = START + "from symgen.book import cli; cli.app()"
     if command == "html":
         begins = begins.replace("cli.app", "site.fetch_scripts = lambda _: None; cli.app")
         begins = begins.replace("import cli", "import cli, site")

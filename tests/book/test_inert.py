@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from symgen import figures as plots
-from symgen.book.notebooks import WIDGET_STATE, WIDGET_VIEW
 from symgen.book.inert import NOTHING, clean_html, clean_svg, inert
+from symgen.book.notebooks import WIDGET_STATE, WIDGET_VIEW
 
 
 def bundle(**data):

@@ -20,9 +20,9 @@ from conftest import ROOT, small_chapter
 
 import symgen
 from symgen.book import notebooks as editions
-from symgen.book import site
-from symgen.book.notebooks import WIDGET_STATE, WIDGET_VIEW
+from symgen.book import runs, site
 from symgen.book.chapter import Provenance
+from symgen.book.notebooks import WIDGET_STATE, WIDGET_VIEW
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
@@ -105,6 +105,17 @@ def test_docstrings_are_plain_text():
         "",
         r"\|T\|",
     ]
+
+
+def test_markers_in_pages_become_tables():
+    text = site._table(ROOT, "paper/reported.csv Appendix K", [])
+    assert "VGG-11 on CIFAR-10 | 28 | percent" in text
+    costs = site._table(ROOT, "costs", [])
+    for name in runs.chapter_names(ROOT):
+        assert f"| [{name}]({name}) | quick |" in costs
+    for page in (ROOT / "chapters").glob("*.md"):
+        for marker in re.findall(r"<!-- table: (.+?) -->", page.read_text()):
+            assert site._table(ROOT, marker, []).startswith("|"), marker
 
 
 def test_nothing_is_built_again_until_something_changes(book, built, capsys):

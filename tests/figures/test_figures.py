@@ -12,50 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import symgen
-from symgen import ImageVariables
 from symgen import figures as plots
-from symgen.interactions import Interactions
-from symgen.method.statistics import interval
 
 
 @pytest.fixture(autouse=True)
 def closed_figures():
     yield
     plt.close("all")
-
-
-def test_baseline_values_are_means_over_samples():
-    generator = np.random.default_rng(0)
-    rows = [
-        {"baseline": b, "sample": i, "measure": m, "value": generator.normal(), "chance": c}
-        for b in ("mean", "zero")
-        for m, c in (("output", np.nan), ("shared", 0.1))
-        for i in range(4)
-    ]
-    table = pd.DataFrame(rows)
-    figure, means = plots.plot_baseline_values(table, neutral=-2.2)
-    assert len(figure.axes) == 2
-    for row in means.itertuples():
-        mine = table[(table["measure"] == row.measure) & (table["baseline"] == row.baseline)]
-        expected = interval(torch.tensor(mine["value"].to_numpy()))
-        assert (row.mean, row.low95, row.high95) == pytest.approx(tuple(expected))
-    assert means["chance"].notna().tolist() == (means["measure"] == "shared").tolist()
-
-
-def test_the_face_shows_the_effects_with_the_largest_range():
-    table = pd.DataFrame(
-        {
-            "label": ["a", "b", "c"],
-            "low": [0.0, -3.0, 0.5],
-            "high": [1.0, -1.0, 2.0],
-            "centre": [0.5, -2.0, 1.0],
-            "vertex": [0.0, -3.0, 2.0],
-        }
-    )
-    ax, shown = plots.plot_face(table, tau=0.1, top=2)
-    assert shown["label"].tolist() == ["b", "c"]
-    assert [text.get_text() for text in ax.get_yticklabels()] == ["b", "c"]
 
 
 def test_low_and_high_orders_with_a_group_that_no_sample_has():
@@ -114,22 +77,14 @@ def shown_by(figure):
 
 
 def test_names_from_data_are_drawn_as_they_are():
-    names = [FORMULA, "$$", r"\frac{$x$"]
-    inter = symgen.sparsify(torch.randn(8, generator=torch.Generator().manual_seed(0)).double())
-    rows = {"low": 0.1, "high": 1.0, "centre": 0.5, "vertex": 1.0}
-    table = pd.DataFrame([{"label": FORMULA, **rows}])
     course = pd.DataFrame({"step": [0, 1], "label": FORMULA, "mean": [0.1, 0.2]})
     records = pd.DataFrame(
         {"step": [0, 3], "epoch": [0.0, 0.3], "train_accuracy": 0.5, "test_accuracy": 0.5}
     )
     drawn = [
-        plots.plot_interactions(inter, names)[0],
-        plots.plot_graph(inter, names, target=FORMULA)[0],
-        plots.plot_sparsity({FORMULA: inter})[0],
-        plots.plot_face(table, tau=0.1)[0],
         plots.plot_course(course, "loss")[0],
         plots.plot_power({FORMULA: torch.ones(3)}, {FORMULA: torch.ones(3) / 2})[0],
-        plots.plot_one_average(inter.predict(), FORMULA)[0],
+        plots.plot_one_average(torch.arange(8.0), FORMULA)[0],
         plots.plot_training({FORMULA: records})[0],
     ]
     for item in drawn:
@@ -168,14 +123,6 @@ def test_plain_text_is_markdown_and_html_of_itself(text):
     assert not re.search(r"[^\w &#;]|_", found)
 
 
-def test_similarity_without_any_salient_interaction():
-    v = torch.tensor([[0.0, 0, 0, 1]] * 2)
-    inter = Interactions.from_moebius(v)
-    figure, table = plots.plot_similarity({"a": (inter, inter)}, tau=1.0)
-    assert table.empty
-    assert all(np.isfinite(ax.get_xlim()).all() for ax in figure.axes)
-
-
 @pytest.mark.parametrize("n", [1, 4, 7, 12])
 def test_changes_are_named_by_the_orders_that_there_are(n):
     rows = [(0, kind, m, 0.1 * m, 0.1 * m) for kind in ("new", "lost") for m in range(1, n + 1)]
@@ -187,18 +134,3 @@ def test_changes_are_named_by_the_orders_that_there_are(n):
         if first <= n:
             orders = range(first, min(last, n) + 1)
             assert float(mine.change.iloc[0]) == pytest.approx(0.1 * sum(orders))
-
-
-@pytest.mark.parametrize("number", [1, 5, 9, 13])
-def test_a_patch_is_drawn_where_it_is_masked(number):
-    variables = ImageVariables(torch.tensor([[number]]), grid=4)
-    height, width = 12, 20
-    ax, _ = plots.plot_variables(
-        np.zeros((height, width, 3), np.uint8), variables.boxes(height, width)[0]
-    )
-    row, column = variables.masks(height, width)[0, 0].nonzero(as_tuple=True)
-    for patch in ax.patches:
-        (left, top), (right, bottom) = patch.get_bbox().min, patch.get_bbox().max
-        # A pixel's middle is its number, so that its edges are half a pixel off.
-        assert (left, right) == (column.min() - 0.5, column.max() + 0.5)
-        assert (top, bottom) == (row.min() - 0.5, row.max() + 0.5)

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symgen.masking.spans import TextVariables, draw_words, phrase_spans, word_spans
 from symgen.masking.patches import ImageVariables, draw_patches
+from symgen.masking.spans import TextVariables, draw_words, phrase_spans, word_spans
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")

@@ -7,8 +7,9 @@ import pytest
 import torch
 from scipy import stats
 
-from symgen import mean_difference, median_interval, moebius
+from symgen import moebius
 from symgen.method import conditions
+from symgen.method.statistics import mean_difference, median_interval
 
 
 def outputs(samples, n, seed=0):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import symgen
+from symgen.method.dynamics import bootstrap_phases
 
 POWER = [0.2, 0.6, 0.5, 0.4]
 
@@ -76,7 +77,7 @@ def test_resampled_phases_pass_over_samples_without_a_power():
     ]
     table = pd.DataFrame(rows)
     table.loc[table["step"] == 2, "power"] = math.nan
-    drawn = symgen.bootstrap_phases(table, draws=20)
+    drawn = bootstrap_phases(table, draws=20)
     assert drawn.drop_duplicates().to_dict("records") == [{"t1": 1, "t2": 3}]
 
 

@@ -7,6 +7,8 @@ import torch
 
 import symgen
 from symgen.method.dynamics import bootstrap_phases
+from symgen.method.removal import gap_closed, loss_gap, random_share, removal_losses, removal_table
+from symgen.method.transfer import cross_entropy
 
 
 @pytest.fixture(scope="module")
@@ -28,20 +30,20 @@ def removed(inter, g):
 def test_random_removal_takes_the_same_strength_from_every_sample(pair):
     g = symgen.transfer(*pair)
     for seed in range(5):
-        control = symgen.random_share(pair[0], g, seed)
+        control = random_share(pair[0], g, seed)
         assert all(((s >= 0) & (s <= 1)).all() for s in control)
         torch.testing.assert_close(removed(pair[0], control), removed(pair[0], g))
-    first, second = (symgen.random_share(pair[0], g, seed) for seed in (1, 2))
+    first, second = (random_share(pair[0], g, seed) for seed in (1, 2))
     assert not torch.equal(first[0], second[0])
 
 
 def test_removing_what_does_not_generalize_is_equation_12(pair, outputs):
     g = symgen.transfer(*pair)
-    losses = symgen.removal_losses(pair[0], g, draws=3)
+    losses = removal_losses(pair[0], g, draws=3)
     # Of the network, which the logical model may miss by the noise.
     v = outputs[0, :, -1]
     assert (v - pair[0].predict()[:, -1]).abs().max() > 1e-3
-    expected = symgen.cross_entropy(symgen.remove(v, pair[0], g))
+    expected = cross_entropy(symgen.remove(v, pair[0], g))
     torch.testing.assert_close(losses["non-generalizable"], expected)
     torch.testing.assert_close(losses["nothing"], torch.log1p(torch.exp(-v)))
 
@@ -50,15 +52,15 @@ def test_the_gap_closes_fully_or_not_at_all():
     train, test = torch.zeros(12).double(), torch.linspace(1, 2, 12).double()
     same = {"nothing": train, "non-generalizable": train, "random": train}
     other = {"nothing": test, "non-generalizable": train, "random": test}
-    assert symgen.loss_gap(train, test).mean == pytest.approx(1.5)
-    assert symgen.gap_closed(same, other).mean == pytest.approx(1)
-    assert symgen.gap_closed(same, other, "random") == pytest.approx((0, 0, 0))
-    assert np.isnan(symgen.gap_closed(same, same).mean)
+    assert loss_gap(train, test).mean == pytest.approx(1.5)
+    assert gap_closed(same, other).mean == pytest.approx(1)
+    assert gap_closed(same, other, "random") == pytest.approx((0, 0, 0))
+    assert np.isnan(gap_closed(same, same).mean)
     few = [{k: x[::2] for k, x in losses.items()} for losses in (same, other)]
-    assert symgen.gap_closed(*few).mean == pytest.approx(1)
+    assert gap_closed(*few).mean == pytest.approx(1)
     one = [{k: x[:1] for k, x in losses.items()} for losses in (same, other)]
-    assert symgen.gap_closed(*one).verdict() == "not tested"
-    table = symgen.removal_table(same, other).set_index(["removed", "group"])["loss"]
+    assert gap_closed(*one).verdict() == "not tested"
+    table = removal_table(same, other).set_index(["removed", "group"])["loss"]
     assert table["nothing", "gap"] == pytest.approx(1.5)
 
 

@@ -9,8 +9,10 @@ import torch
 from scipy import stats
 
 import symgen
-from symgen.method import conditions
-from symgen.method import spectra
+from symgen.method import conditions, spectra
+from symgen.method.dynamics import bootstrap_phases
+from symgen.method.removal import gap_closed, removal_losses
+from symgen.method.statistics import mean_difference, median_interval
 
 DRAWS = 1500
 LEAST = 0.93
@@ -103,7 +105,7 @@ def test_of_a_mean_the_jackknife_is_the_interval_of_the_mean():
 def test_intervals_of_differences_hold_the_difference(size):
     rng = np.random.default_rng(size)
     one, other = (torch.from_numpy(rng.exponential(size=(DRAWS, size))) for _ in range(2))
-    found = [symgen.mean_difference(3 * a, b) for a, b in zip(one, other, strict=True)]
+    found = [mean_difference(3 * a, b) for a, b in zip(one, other, strict=True)]
     assert covers(found, 2.0) >= (LEAST if size >= 10 else 0.9)
 
 
@@ -117,7 +119,7 @@ def test_intervals_of_the_gap_that_closes_hold_its_share(size):
         return [{"nothing": a, "random": b} for a, b in zip(before, after, strict=True)]
 
     pairs = zip(losses(0.3), losses(3.0), strict=True)
-    found = [symgen.gap_closed(one, two, "random") for one, two in pairs]
+    found = [gap_closed(one, two, "random") for one, two in pairs]
     found = [x for x in found if not math.isnan(x.mean)]
     assert len(found) > DRAWS / 2 and covers(found, 0.4) >= LEAST
 
@@ -125,15 +127,15 @@ def test_intervals_of_the_gap_that_closes_hold_its_share(size):
 @pytest.mark.parametrize("size", [6, 11, 30])
 def test_intervals_of_medians_hold_the_median(size):
     values = torch.from_numpy(log_normal(np.random.default_rng(size), (300, size)))
-    assert covers([symgen.median_interval(x) for x in values], 1.0) >= LEAST
-    assert f"{symgen.median_interval(values[0, :5]):.9f}" == f"{float(values[0, :5].median()):.9f}"
+    assert covers([median_interval(x) for x in values], 1.0) >= LEAST
+    assert f"{median_interval(values[0, :5]):.9f}" == f"{float(values[0, :5].median()):.9f}"
 
 
 def test_one_sample_has_no_interval_and_no_verdict():
     one = torch.tensor([0.4], dtype=torch.float64)
     found = [
         symgen.interval(one), symgen.interval(one, share=True), symgen.interval(one > 0),
-        symgen.interval(0 * one), symgen.median_interval(one),
+        symgen.interval(0 * one), median_interval(one),
         spectra.resampled(pooled, one, one), spectra.resampled(pooled, one, one, share=True),
     ]  # fmt: skip
     assert all(math.isnan(x.low) and math.isnan(x.high) for x in found)
@@ -202,15 +204,15 @@ def test_what_nothing_can_be_drawn_from_is_refused():
     g = symgen.transfer(inter, inter)
     for call in (
         lambda: symgen.chance_level(inter, inter, draws=0),
-        lambda: symgen.removal_losses(inter, g, draws=0),
+        lambda: removal_losses(inter, g, draws=0),
         lambda: spectra.halves_distance(symgen.order_spectrum(inter), draws=0),
-        lambda: symgen.bootstrap_phases(pd.DataFrame(), draws=-1),
+        lambda: bootstrap_phases(pd.DataFrame(), draws=-1),
     ):
         with pytest.raises(ValueError, match=r"draws must be at least 1, got (0|-1); give how"):
             call()
-    losses = symgen.removal_losses(inter, g, draws=1)
+    losses = removal_losses(inter, g, draws=1)
     with pytest.raises(ValueError, match=r"removed must be one of \['nothing'.*got 'nope'"):
-        symgen.gap_closed(losses, losses, "nope")
+        gap_closed(losses, losses, "nope")
 
 
 def test_one_variable_meets_every_condition_with_any_exponent():

@@ -13,6 +13,7 @@ from scipy import stats
 
 import symgen
 from symgen.interactions import Interactions, concatenate
+from symgen.method.transfer import cross_entropy, pooled_power
 
 SIZE = 16
 ORDER = symgen.interaction_order(4).tolist()
@@ -120,7 +121,7 @@ def test_removal_takes_out_what_equation_11_names(a, b):
     small = (target.effects * ~salient).sum((1, 2))
     removed = symgen.remove(full, target, g)
     assert torch.allclose(removed, generalizable + small + target.bias)
-    loss = symgen.cross_entropy(removed)
+    loss = cross_entropy(removed)
     assert torch.allclose(loss, -torch.log(torch.sigmoid(removed)))
 
 
@@ -261,7 +262,7 @@ def test_samples_without_a_total_effect_have_no_power_and_no_similarity():
         assert symgen.chance_level(dead, baseline, draws=2).isnan().tolist() == [False, True, False]
         rest = [0, 2]
         others = tuple(x[rest] for x in g)
-        assert symgen.pooled_power(dead, g) == symgen.pooled_power(dead[rest], others)
+        assert pooled_power(dead, g) == pooled_power(dead[rest], others)
     assert torch.stack(g)[:, 1].isnan().all() and not torch.stack(g)[:, rest].isnan().any()
     # A network whose outputs never change gives no similarity, and no division by 0 either.
     still = dataclasses.replace(target, full=target.bias)
@@ -274,11 +275,11 @@ def test_pooled_power_is_the_ratio_of_the_sums_and_nothing_where_there_is_none()
     target, baseline = random_interactions(1), random_interactions(2)
     g = symgen.transfer(target, baseline)
     kept, total = (symgen.order_spectrum(target, x).abs().sum() for x in (g, None))
-    found = symgen.pooled_power(target, g)
+    found = pooled_power(target, g)
     assert found.mean == pytest.approx(float(kept / total)) and 0 <= found.low < found.high <= 1
-    assert math.isnan(symgen.pooled_power(target, g, symgen.HIGH_ORDERS).mean)
-    assert math.isnan(symgen.pooled_power(target, g, ()).mean)
-    alone = symgen.pooled_power(target[:1], tuple(x[:1] for x in g))
+    assert math.isnan(pooled_power(target, g, symgen.HIGH_ORDERS).mean)
+    assert math.isnan(pooled_power(target, g, ()).mean)
+    alone = pooled_power(target[:1], tuple(x[:1] for x in g))
     assert 0 < alone.mean < 1 and alone.verdict() == "not tested"
 
 

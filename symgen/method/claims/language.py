@@ -8,7 +8,7 @@ from symgen.interactions import Interactions
 from symgen.method.changes import strength_of
 from symgen.method.claims.judgement import Judgement, above, below
 from symgen.method.dynamics import Dynamics
-from symgen.method.statistics import interval
+from symgen.method.statistics import halves, interval
 from symgen.method.transfer import (
     LOW_ORDERS,
     generalization_power,
@@ -86,19 +86,18 @@ def sft_share(dynamics: Dynamics) -> Judgement:
 def sft_phase(dynamics: Dynamics) -> Judgement:
     """H at the last checkpoint, less H at the best earlier one, is above 0: H still rises.
 
-    The best one, the untuned model among them, is picked on every other prompt and measured on
-    those between, both ways round. Differences up to 0.02 count as none.
+    The best one, the untuned model among them, is picked on one half of the prompts and measured on
+    the other, both ways round. Differences up to 0.02 count as none.
     """
     power = torch.stack([
         generalization_power(inter, transfer(inter, dynamics.baselines))
         for inter in dynamics.interactions
     ])  # fmt: skip
-    earlier, leads = power[:-1], []
-    for half in (0, 1):
-        means = earlier[:, half::2].nanmean(1).nan_to_num(-1)
+    lead = torch.full_like(power[0], torch.nan)
+    for half, other in halves(len(lead)):
+        means = power[:-1, other].nanmean(1).nan_to_num(-1)
         if len(means) and means.max() >= 0:
-            leads.append((power[-1] - earlier[means.argmax()])[1 - half :: 2])
-    lead = torch.cat(leads) if leads else power.new_empty(0)
+            lead[half] = (power[-1] - power[means.argmax()])[half]
     told = "H at the last checkpoint less H at the best earlier one"
     samples = int((~lead.isnan()).sum())
     return Judgement([above(told, interval(lead), margin=0.02)], samples)

@@ -1,0 +1,25 @@
+"""The public names: there, and loaded when they are used."""
+
+import subprocess
+import sys
+
+PUBLIC = """
+import sys, symgen
+assert "torch" not in sys.modules
+import symgen.split.sparsify
+assert callable(symgen.sparsify) and symgen.sparsify.__module__ == "symgen.split.sparsify"
+from symgen import Study, figures, phases
+assert set(symgen.__all__) <= set(dir(symgen))
+assert all(getattr(symgen, name) is not None for name in symgen.__all__)
+assert not hasattr(symgen, "nosuch")
+namespace = {}
+exec("from symgen import *", namespace)
+assert namespace["train"] is symgen.train
+"""
+
+
+def test_public_names_are_loaded_when_they_are_used():
+    done = subprocess.run(
+        [sys.executable, "-c", PUBLIC], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
