@@ -46,12 +46,12 @@ def pair(seed: int, low: float, high: float, prompts: int = PROMPTS) -> tuple[In
     """A model, and another that has each of its low and high orders with some probability."""
     generator, ours, theirs = torch.Generator().manual_seed(seed), [], []
     for _ in range(prompts):
-        sets = {t: low for t in drawn(generator, LOW, 3)} | {
-            t: high for t in drawn(generator, HIGH, 3)
-        }
+        sets = dict.fromkeys(drawn(generator, LOW, 3), low) | dict.fromkeys(
+            drawn(generator, HIGH, 3), high
+        )
         ours.append({t: 0.5 + float(uniform(generator, 1)) for t in sets})
         kept = [t for t, rate in sets.items() if uniform(generator, 1) < rate]
-        theirs.append({t: 1.0 for t in kept} | {31 ^ t: -1.0 for t in sets if t not in kept})
+        theirs.append(dict.fromkeys(kept, 1.0) | {31 ^ t: -1.0 for t in sets if t not in kept})
     return made(ours), made(theirs)
 
 
@@ -66,9 +66,9 @@ def course(seed: int, rates: list[float], prompts: int = PROMPTS) -> symgen.Dyna
             count = int((uniform(generator, 6) < rate).sum())
             rest = (LOW | HIGH) - mine
             sets = drawn(generator, mine, count) + drawn(generator, rest, 6 - count)
-            rows.append({t: 1.0 for t in sets})
+            rows.append(dict.fromkeys(sets, 1.0))
         inters.append(made(rows))
-    baseline = made([{t: 1.0 for t in mine} for mine in known])
+    baseline = made([dict.fromkeys(mine, 1.0) for mine in known])
     records = pd.DataFrame({"step": range(len(rates)), "train_loss": 1.0, "test_loss": 1.0})
     return symgen.Dynamics(list(range(len(rates))), inters, [baseline], records)
 

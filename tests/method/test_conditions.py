@@ -7,13 +7,9 @@ import pytest
 import torch
 from scipy import stats
 
-<<<<<<< HEAD
-from symgen import moebius
-=======
 import symgen
 from symgen import moebius
 from symgen.interactions import Interactions
->>>>>>> wt-c04A
 from symgen.method import conditions
 from symgen.method.statistics import mean_difference, median_interval
 

@@ -40,29 +40,6 @@ def test_with_r_1_a_share_below_one_half_puts_t2_right_after_t1(before, after):
     assert (found.t1, found.t2) == (1, 2)
 
 
-<<<<<<< HEAD
-=======
-def test_masked_outputs_are_stored_apart_from_the_split_found_for_them(tmp_path, monkeypatch):
-    """Other noise bounds and tolerances need no forward pass, and another network does."""
-    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
-    study = symgen.Study.of({}, train_size=60, epochs=1, checkpoints=1, samples=2, n=4)
-    run = study.runs[0]
-    model, calls = run.load(), []
-    model.register_forward_hook(lambda *_: calls.append(1))
-    first = study.extract(model, run.key())
-    assert calls and torch.equal(first.bias, study.outputs(model)[:, 0])
-    calls.clear()
-    again = study.changed(noise=0.1).extract(model, run.key())
-    assert not calls
-    assert float((first.objective - again.objective).min()) > 0
-    assert torch.equal(study.extract(model, run.key()).effects, first.effects) and not calls
-    other = study.extract(run.load(0), run.key(0))
-    assert not torch.equal(other.bias, first.bias)
-    study.extract(model, {"another": "network"})
-    assert calls
-
-
->>>>>>> wt-c03
 def test_checkpoints_without_a_power_do_not_decide_the_phases():
     """A network that is not trained yet may have no salient interaction at all."""
     gained, lost = [1, 3, 5, 5], [4, 2, 3, 6]
