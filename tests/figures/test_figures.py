@@ -44,26 +44,6 @@ def test_a_setting_of_zero_stands_left_of_the_others():
     assert ax.get_xticks().tolist() == pytest.approx([0.005, 0.01, 0.05])
 
 
-def test_training_is_drawn_with_the_untrained_network_left_of_the_first_step():
-    records = pd.DataFrame(
-        {
-            "step": [0, 3, 30],
-            "epoch": [0.0, 0.3, 3.0],
-            "train_accuracy": [0.1, 0.5, 1.0],
-            "test_accuracy": [0.1, 0.4, 0.7],
-            "test_loss": [2.0, 1.0, 1.5],
-        }
-    )
-    titles = ["cnn on digits", "resnet20 on photographs", "bert on texts"]
-    figure, drawn = plots.plot_training(dict.fromkeys(titles, records))
-    assert [ax.get_title() for ax in figure.axes if ax.get_visible()] == titles
-    training, test = figure.axes[1].lines
-    assert training.get_xdata().tolist() == pytest.approx([0.1, 0.3, 3.0])
-    assert test.get_ydata().tolist() == [0.1, 0.4, 0.7]
-    assert drawn.groupby("network").size().tolist() == [3, 3, 3]
-    assert "test_loss" not in drawn
-
-
 FORMULA = r"$\foo_$ a_b"
 
 
@@ -78,14 +58,10 @@ def shown_by(figure):
 
 def test_names_from_data_are_drawn_as_they_are():
     course = pd.DataFrame({"step": [0, 1], "label": FORMULA, "mean": [0.1, 0.2]})
-    records = pd.DataFrame(
-        {"step": [0, 3], "epoch": [0.0, 0.3], "train_accuracy": 0.5, "test_accuracy": 0.5}
-    )
     drawn = [
         plots.plot_course(course, "loss")[0],
         plots.plot_power({FORMULA: torch.ones(3)}, {FORMULA: torch.ones(3) / 2})[0],
         plots.plot_one_average(torch.arange(8.0), FORMULA)[0],
-        plots.plot_training({FORMULA: records})[0],
     ]
     for item in drawn:
         assert r"$\foo_$" in shown_by(getattr(item, "figure", None) or item)

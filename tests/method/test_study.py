@@ -168,3 +168,56 @@ def test_a_run_is_tracked_on_the_same_samples_as_its_baselines():
     assert found.steps == [0, 9] and found.records is Run.records
     assert [float(i.bias[0]) for i in found.interactions] == [0, 9]
     assert [float(i.bias[0]) for i in found.baselines] == [9, 9]
+
+
+def test_a_label_tells_studies_of_one_network_and_data_apart():
+    study = Study(label_noise=0.2, n=8)
+    assert study.label == "cnn on digits (300 training samples, 20% wrong labels; n = 8)"
+    plain = study.changed(label_noise=0.0, train_size=None)
+    assert plain.label == "cnn on digits (all training samples; n = 8)"
+
+
+@pytest.fixture(scope="module")
+def small():
+    settings = {"train_size": 64, "epochs": 4, "checkpoints": 4, "batch_size": 16}
+    return Study.of(settings, samples=4, n=4)
+
+
+def test_losses_of_single_samples_average_to_those_of_the_records(small):
+    losses = small.losses([0, 16], size=800)
+    records = small.runs[0].records.set_index("step")
+    for step, (train, test) in losses.items():
+        assert (len(train), len(test)) == (64, min(800, len(small.data.part("test"))))
+        assert float(train.mean()) == pytest.approx(records["train_loss"][step], rel=1e-5)
+        assert float(test.mean()) == pytest.approx(records["test_loss"][step], rel=1e-5)
+    # The same samples at every step, and the first of them where fewer are asked for.
+    assert torch.allclose(small.losses([16], size=10)[16][1], losses[16][1][:10], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("first_epoch", "looks", "expected"),
+    [
+        (0.0, None, [0, 1, 3, 6, 16]),
+        (0.5, None, [0, 3, 6, 16]),
+        (99, None, [0, 16]),
+        (0.0, 3, [0, 3, 16]),
+        (0.5, 2, [0, 16]),
+        (0.5, 9, [0, 3, 6, 16]),
+    ],
+)
+def test_a_network_is_followed_from_an_epoch_on_at_some_checkpoints(
+    small, first_epoch, looks, expected
+):
+    assert small.runs[0].steps == [0, 1, 3, 6, 16]
+    found = small.dynamics(first_epoch, looks)
+    assert found.steps == list(found.losses) == expected
+    assert len(found) == 4
+    again = small.follow(expected)
+    pairs = zip(again.interactions, found.interactions, strict=True)
+    assert all(one == other for one, other in pairs)
+    assert "gap_low95" in found.summary()
+
+
+def test_a_single_look_is_refused(small):
+    with pytest.raises(ValueError, match="looks=1: expected at least 2"):
+        small.dynamics(looks=1)
