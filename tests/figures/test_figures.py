@@ -129,7 +129,6 @@ def test_names_from_data_are_drawn_as_they_are():
         plots.plot_face(table, tau=0.1)[0],
         plots.plot_course(course, "loss")[0],
         plots.plot_power({FORMULA: torch.ones(3)}, {FORMULA: torch.ones(3) / 2})[0],
-        plots.plot_one_average(inter.predict(), FORMULA)[0],
         plots.plot_training({FORMULA: records})[0],
     ]
     for item in drawn:
