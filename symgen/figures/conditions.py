@@ -248,7 +248,7 @@ def plot_growth(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     figure, ax = plt.subplots()
     sizes = np.array(sorted(table["n"].unique()))
     for i, (label, rows) in enumerate(table.groupby("setting", sort=False)):
-        _draw_setting(ax, i, label, rows["n"] * (1 + 0.006 * i), rows, "count")
+        _draw_setting(ax, i, label, rows["n"].to_numpy() * (1 + 0.006 * i), rows, "count")
     ax.plot(sizes, 2.0 ** (sizes + 1), ":", marker="x", color=COLOURS["chance"], label="$2^{n+1}$")
     ax.set(xscale="log", yscale="log", xlabel="n, number of variables", ylabel="interactions")
     ax.set_xticks(sizes, [str(k) for k in sizes])
@@ -273,7 +273,7 @@ def plot_conditions(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         for i, (label, rows) in enumerate(part.groupby("setting", sort=False)):
             _draw_setting(ax, i, label, np.arange(len(rows)) + 0.06 * i, rows, "value")
         ax.set_xticks(range(len(rows)), rows["checkpoint"])
-        ax.set(title=measure, ylim=(0, None), xlim=(-0.3, len(rows) - 0.6))
+        ax.set(title=no_math(measure), ylim=(0, None), xlim=(-0.3, len(rows) - 0.6))
     for ax in axes.flat[len(measures) :]:
         ax.set_axis_off()
     handles = axes.flat[0].get_legend_handles_labels()

@@ -60,8 +60,6 @@ def test_names_from_data_are_drawn_as_they_are():
     course = pd.DataFrame({"step": [0, 1], "label": FORMULA, "mean": [0.1, 0.2]})
     drawn = [
         plots.plot_course(course, "loss")[0],
-        plots.plot_power({FORMULA: torch.ones(3)}, {FORMULA: torch.ones(3) / 2})[0],
-        plots.plot_one_average(torch.arange(8.0), FORMULA)[0],
     ]
     for item in drawn:
         assert r"$\foo_$" in shown_by(getattr(item, "figure", None) or item)
