@@ -129,13 +129,14 @@ def change_table(changes: pd.DataFrame) -> pd.DataFrame:
         Columns kind, orders, change, low95, high95 (log odds); orders are "none" for the constant
         and the noise, and kind and orders "all" for the whole change.
     """
-    groups = {m: name for name, some in order_groups(changes["order"].max()).items() for m in some}
-    orders = changes["order"].map({0: "none", **groups})
+    groups = order_groups(int(changes["order"].max()))
+    names = {m: name for name, orders in groups.items() for m in orders}
+    orders = changes["order"].map({0: "none", **names})
     whole = changes.assign(kind="all", orders="all")
     rows = [
-        (*names, *interval(torch.tensor(some.groupby("sample")["change"].sum().to_numpy())))
+        (*about, *interval(torch.tensor(some.groupby("sample")["change"].sum().to_numpy())))
         for table in (changes.assign(orders=orders), whole)
-        for names, some in table.groupby(["kind", "orders"], sort=False)
+        for about, some in table.groupby(["kind", "orders"], sort=False)
     ]
     return pd.DataFrame(rows, columns=["kind", "orders", "change", "low95", "high95"])
 

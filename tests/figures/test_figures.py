@@ -56,21 +56,6 @@ def shown_by(figure):
     return text.getvalue()
 
 
-def test_names_from_data_are_drawn_as_they_are():
-    course = pd.DataFrame({"step": [0, 1], "label": FORMULA, "mean": [0.1, 0.2]})
-    drawn = [
-        plots.plot_course(course, "loss")[0],
-    ]
-    for item in drawn:
-        assert r"$\foo_$" in shown_by(getattr(item, "figure", None) or item)
-
-
-def test_a_legend_has_names_that_begin_with_an_underscore():
-    course = pd.DataFrame({"step": [0, 1], "label": "_private", "mean": [0.1, 0.2]})
-    ax, _ = plots.plot_course(course, "loss")
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == [" _private"]
-
-
 def test_tables_show_text_of_data_as_text():
     bad = "<script>x</script>"
     row = {
@@ -95,16 +80,3 @@ def test_plain_text_is_markdown_and_html_of_itself(text):
     assert "\n" not in found
     assert html.unescape(found) == f"x{wanted}x"
     assert not re.search(r"[^\w &#;]|_", found)
-
-
-@pytest.mark.parametrize("n", [1, 4, 7, 12])
-def test_changes_are_named_by_the_orders_that_there_are(n):
-    rows = [(0, kind, m, 0.1 * m, 0.1 * m) for kind in ("new", "lost") for m in range(1, n + 1)]
-    table = pd.DataFrame(rows, columns=["sample", "kind", "order", "change", "moved"])
-    _, drawn = plots.plot_changes(table)
-    for first, last, label in ((1, 2, "1-2"), (3, 5, "3-5"), (6, n, f"6-{n}")):
-        mine = drawn[(drawn.kind == "new") & (drawn.orders == label)]
-        assert len(mine) == (first <= n)
-        if first <= n:
-            orders = range(first, min(last, n) + 1)
-            assert float(mine.change.iloc[0]) == pytest.approx(0.1 * sum(orders))
