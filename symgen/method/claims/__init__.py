@@ -7,7 +7,17 @@ and a margin within which a difference counts as none. An extreme (a peak, a low
 on one half of the samples and measured on the other.
 """
 
+from symgen.method.claims.agreement import cross_validation
+from symgen.method.claims.baselines import baselines_grow, baselines_two
 from symgen.method.claims.judgement import VERDICTS, Contrast, Judgement
 from symgen.method.claims.orders import low_orders
 
-__all__ = ["VERDICTS", "Contrast", "Judgement", "low_orders"]
+__all__ = [
+    "VERDICTS",
+    "Contrast",
+    "Judgement",
+    "baselines_grow",
+    "baselines_two",
+    "cross_validation",
+    "low_orders",
+]
