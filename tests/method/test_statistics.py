@@ -100,6 +100,14 @@ def test_of_a_mean_the_jackknife_is_the_interval_of_the_mean():
     assert found == pytest.approx(symgen.interval(values))
 
 
+def test_resampling_gives_the_value_of_all_samples_and_an_interval_around_a_mean():
+    x = torch.randn(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = resampled(lambda a: float(a.mean()), x)
+    assert found.mean == pytest.approx(float(x.mean()))
+    assert found.low < found.mean < found.high
+    assert found == resampled(lambda a: float(a.mean()), x)
+
+
 @pytest.mark.parametrize("size", [2, 5, 10, 30])
 def test_intervals_of_differences_hold_the_difference(size):
     rng = np.random.default_rng(size)
@@ -130,7 +138,7 @@ def test_intervals_of_medians_hold_the_median(size):
     assert f"{median_interval(values[0, :5]):.9f}" == f"{float(values[0, :5].median()):.9f}"
 
 
-def test_one_sample_has_no_interval_and_no_verdict():
+def test_one_sample_has_no_interval():
     one = torch.tensor([0.4], dtype=torch.float64)
     found = [
         symgen.interval(one), symgen.interval(one, share=True), symgen.interval(one > 0),
