@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from symgen.masking.prompts import Prompt, draw_prompts
     from symgen.masking.spans import draw_words
     from symgen.method.dynamics import Dynamics, track
+    from symgen.method.language import LanguageStudy, Tuning
     from symgen.method.phases import phases
     from symgen.method.statistics import Interval, interval
     from symgen.method.study import Study

@@ -23,7 +23,7 @@ FLOOR = 1e-4
 def plot_order_tail(
     tails: Mapping[str, Mapping[str, Tensor]], limit: float = 0.01
 ) -> tuple[Figure, pd.DataFrame]:
-    """Draw the share of strength at orders above M, for every M (App. B, Condition 1).
+    """Draw the share of strength at orders above M, for every M < n (App. B, Condition 1).
 
     Args:
         tails: title of a panel to label ("AND", "OR", "no split" or another) to per-sample shares
@@ -39,8 +39,9 @@ def plot_order_tail(
     for ax, (title, lines) in zip(axes.flat, tails.items(), strict=False):
         for label, share in lines.items():
             colour, style, marker = known.get(label, ("chance", ":", "D"))
-            found = np.array([interval(share[:, m], share=True) for m in range(share.shape[1])])
-            above, seen = np.arange(len(found)), np.maximum(found, FLOOR / 9)
+            above = np.arange(share.shape[1] - 1)  # Above order n there is nothing.
+            found = np.array([interval(share[:, m], share=True) for m in above])
+            seen = np.maximum(found, FLOOR / 9)
             look = {"color": COLOURS[colour], "marker": marker, "ms": 4, "label": no_math(label)}
             ax.plot(above, seen[:, 0], style, **look)
             ax.fill_between(above, *seen[:, 1:].T, color=COLOURS[colour], alpha=0.2, lw=0)

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from symgen.literal import plain
 from symgen.masking.hooks import Inputs
 from symgen.masking.spans import (
     TextVariables,
@@ -56,6 +57,14 @@ class Prompt:
         words = self.words
         again = [words[:i].count(word) + 1 for i, word in enumerate(words)]
         return tuple(w if k == 1 else f"{w} ({k})" for w, k in zip(words, again, strict=True))
+
+    def _repr_html_(self) -> str:
+        """Return the prompt, its variables in bold, and what follows; inert, as `plain` has it."""
+        shown, at = "", 0
+        for start, end in sorted(self.spans):
+            shown += f"{plain(self.text[at:start])}<strong>{plain(self.text[start:end])}</strong>"
+            at = end
+        return f"<p>{shown}{plain(self.text[at:])} → <em>{plain(self.target.strip())}</em></p>"
 
     @classmethod
     def of(

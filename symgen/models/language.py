@@ -18,7 +18,7 @@ from symgen.interactions import Interactions
 from symgen.literal import nearest
 from symgen.masking.mask_values import MaskValue, mask_ids, word_value
 from symgen.masking.outputs import masked_outputs, split_outputs
-from symgen.masking.prompts import Prompt, prompt_inputs
+from symgen.masking.prompts import Prompt, first_probability, prompt_inputs, target_tokens
 from symgen.models.config import TrainingConfig, configured
 from symgen.models.loop import Task, next_token
 from symgen.models.registry import device, identity, untrained
@@ -58,6 +58,19 @@ class LanguageModel:
     def at(cls, run: TrainingRun, step: int = -1, name: str | None = None) -> "LanguageModel":
         """Return the model of a training as it was at a step."""
         return cls(name or run.network, run.load(step), run.tokenizer, run.key(step), run)
+
+    def reads(self, prompt: Prompt) -> dict[str, Any]:
+        """Return how the model reads a prompt: tokens, pieces of the target, probability.
+
+        The probability is that of the first piece, which v is about.
+        """
+        ids, target = target_tokens(prompt, self.tokenizer)
+        pieces = self.tokenizer.convert_ids_to_tokens(target)
+        probability = first_probability(self.model, self.tokenizer, prompt)
+        return {
+            "model": self.name, "tokens of the prompt": len(ids), "target": " ".join(pieces),
+            "begins": self.tokenizer.decode(target[:1]).strip(), "probability": probability,
+        }  # fmt: skip
 
     def interactions(
         self,

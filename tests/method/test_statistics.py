@@ -10,7 +10,6 @@ from scipy import stats
 
 import symgen
 from symgen.method import conditions, spectra
-from symgen.method.dynamics import bootstrap_phases
 from symgen.method.removal import gap_closed, removal_losses
 from symgen.method.statistics import mean_difference, median_interval
 
@@ -206,7 +205,7 @@ def test_what_nothing_can_be_drawn_from_is_refused():
         lambda: symgen.chance_level(inter, inter, draws=0),
         lambda: removal_losses(inter, g, draws=0),
         lambda: spectra.halves_distance(symgen.order_spectrum(inter), draws=0),
-        lambda: bootstrap_phases(pd.DataFrame(), draws=-1),
+        lambda: symgen.Dynamics([0], [inter], [inter], pd.DataFrame()).boundaries(draws=-1),
     ):
         with pytest.raises(ValueError, match=r"draws must be at least 1, got (0|-1); give how"):
             call()

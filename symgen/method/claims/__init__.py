@@ -10,6 +10,7 @@ on one half of the samples and measured on the other.
 from symgen.method.claims.conditions import condition_1, condition_2, condition_3
 from symgen.method.claims.extraction import llm_matching, matching, sparsity
 from symgen.method.claims.judgement import VERDICTS, Contrast, Judgement, verdicts
+from symgen.method.claims.language import llm_low_orders, sft_high, sft_low, sft_phase, sft_share
 from symgen.method.claims.orders import low_orders
 from symgen.method.claims.phases import (
     count,
@@ -36,6 +37,7 @@ __all__ = [
     "count",
     "extraction_time",
     "gap",
+    "llm_low_orders",
     "llm_matching",
     "low_orders",
     "matching",
@@ -47,6 +49,10 @@ __all__ = [
     "removal_gap",
     "removal_test",
     "removal_train",
+    "sft_high",
+    "sft_low",
+    "sft_phase",
+    "sft_share",
     "similarity_shape",
     "similarity_strict",
     "sparsity",
