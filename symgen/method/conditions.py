@@ -229,7 +229,7 @@ def salient_counts(
     Returns:
         Counts of every sample by k, ascending; the last are those of n.
     """
-    allowed, taus = noise * inter.span, inter.threshold()
+    allowed, taus = noise * inter.total_effect, inter.threshold()
     counts = {}
     for k in sorted({k for k in sizes if k < inter.n}):
         # The states in which all variables from k on are present.

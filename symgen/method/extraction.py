@@ -144,7 +144,7 @@ def match_table(
     """
     rows = []
     for study, (v, inter) in cases.items():
-        miss = (largest_miss(v, inter) / inter.span)[inter.span > 0]
+        miss = (largest_miss(v, inter) / inter.total_effect)[inter.total_effect > 0]
         rows.append((study, len(v), float(miss.max()) if len(miss) else torch.nan))
     return pd.DataFrame(rows, columns=["study", "samples", "miss"])
 

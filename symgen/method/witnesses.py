@@ -88,7 +88,7 @@ class Witnesses:
         for _ in range(draws):
             labels = torch.randperm(target.n, generator=generator).tolist()
             luck = luck + _by_count(target, [b.relabelled(labels) for b in baselines]) / draws
-        return cls(_by_count(target, baselines), luck, target.span > 0)
+        return cls(_by_count(target, baselines), luck, target.total_effect > 0)
 
     @property
     def total(self) -> Float[Tensor, "sample 2 order"]:

@@ -146,7 +146,7 @@ def test_the_share_on_the_variables_of_a_rule_and_its_chance():
 def test_the_match_of_a_study_is_that_of_its_worst_sample():
     v, inter = planted_case(4, 3)
     w = v.clone()
-    w[1, 5] += 0.1 * inter.span[1]
+    w[1, 5] += 0.1 * inter.total_effect[1]
     table = extraction.match_table({"a": (v, inter), "b": (w, inter), "c": (w[:1], inter[:1])})
     assert table["samples"].tolist() == [3, 3, 1]
     assert table["miss"].tolist() == pytest.approx([0, 0.1, 0], abs=1e-12)

@@ -58,7 +58,7 @@ def test_binary_transfer_needs_the_sign_and_the_baselines_saliency(a, b):
 def test_similarity_compares_what_the_output_span_leaves(a, b):
     target, baseline = random_interactions(a), random_interactions(b + 1000)
     g = torch.stack(symgen.transfer(target, baseline, metric="similarity"), -2)
-    ours, theirs = float(target.span.mean()), float(baseline.span.mean())
+    ours, theirs = float(target.total_effect.mean()), float(baseline.total_effect.mean())
     for s, kind, t, effect in each(target):
         other = float(baseline.effects[s, kind, t])
         pair = sorted((abs(effect) / ours, abs(other) / theirs))
@@ -167,7 +167,7 @@ def test_saliency_in_all_modes():
         ({}, 0.05 * largest),
         ({"tau": 0.1, "relative_to": "max"}, 0.1 * largest),
         ({"tau": 0.5}, torch.full((3,), 0.5)),
-        ({"tau": 0.02, "relative_to": "span"}, 0.02 * inter.span.mean().expand(3)),
+        ({"tau": 0.02, "relative_to": "total effect"}, 0.02 * inter.total_effect.mean().expand(3)),
     ]:
         assert torch.equal(torch.stack(inter.salient(**arguments), 1), size > tau[:, None, None])
     top = torch.stack(inter.salient(top=4), 1)
