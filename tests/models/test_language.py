@@ -6,7 +6,6 @@ import warnings
 
 import pytest
 import torch
-from conftest import ROOT
 
 from symgen.data.texts import load_tokenizer, pieces_of, split_texts, train_tokenizer
 from symgen.masking.mask_values import word_value
@@ -235,12 +234,15 @@ def test_a_model_of_7_billion_fits_in_40_gib():
         vocab_size=152064, hidden_size=3584, intermediate_size=18944, num_hidden_layers=28,
         num_attention_heads=28, num_key_value_heads=4,
     )  # fmt: skip
-    needed = language_memory(config, tokens=64, n=10)
-    assert needed["weights"] == pytest.approx(7.615616512e9 * 2 / 2**30, rel=1e-3)
-    assert needed["weights"] + needed["states"] == needed["total"] < 40
+    many, one = language_memory(config, tokens=64, rows=(1024, 1)).to_dict("records")
+    assert many["weights"] == pytest.approx(7.615616512e9 * 2 / 2**30, rel=1e-3)
     # Keys and values of 28 layers with 4 heads of 128, in two bytes, three times.
     kept = 3 * 1024 * 64 * 28 * 2 * 4 * 128 * 2 / 2**30
-    assert kept < needed["states"] < 4 * kept
+    assert many["keys and values"] == pytest.approx(kept) and many["activations"] < 3 * kept
+    parts = ("weights", "keys and values", "activations")
+    assert sum(many[part] for part in parts) == pytest.approx(many["total"]) and many["total"] < 40
+    for part in parts[1:]:
+        assert one[part] == pytest.approx(many[part] / 1024)
 
 
 def test_weights_that_are_not_there(monkeypatch, tmp_path):
@@ -375,13 +377,3 @@ def test_a_real_model(mirror, monkeypatch):
     snow = Prompt.of("Lily saw a", " \u2603", n=2)
     _, target = target_tokens(snow, lm.tokenizer)
     assert lm.tokenizer.convert_ids_to_tokens(target)[-3:] == ["<0xE2>", "<0x98>", "<0x83>"]
-
-
-def test_the_chapters_state_planted_facts_as_found():
-    """What the page at quick says of the planted facts is the majority of its prompts."""
-    path = ROOT / "chapters" / "05_llm_interactions.ipynb"
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    shown = "".join(str(c.get("outputs", "")) for c in cells)
-    if "exactly what was planted" not in shown:
-        pytest.skip("the chapter has no stored outputs yet")
-    assert "The graph shows the reasons that the data has." in shown
