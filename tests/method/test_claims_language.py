@@ -13,7 +13,7 @@ from symgen.interactions import Interactions
 from symgen.method import claims, transfer
 from symgen.method.statistics import halves
 
-SETS, PROMPTS, TIMES = 200, 16, 20
+SETS, PROMPTS, TIMES = 200, 16, 10
 LOW, HIGH = ({t for t in range(1, 32) if t.bit_count() in orders} for orders in ((1, 2), (3, 4, 5)))
 
 
