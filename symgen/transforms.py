@@ -25,7 +25,7 @@ def count_variables(values: Tensor, name: str = "v") -> int:
 
 
 def interaction_order(n: int) -> Int[Tensor, "state"]:
-    """Return |T|, the number of variables, for every index T in 0..2**n - 1.
+    """Return `|T|`, the number of variables, for every index T in 0..2**n - 1.
 
     Example:
         >>> interaction_order(2).tolist()

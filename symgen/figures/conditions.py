@@ -23,7 +23,7 @@ FLOOR = 1e-4
 def plot_order_tail(
     tails: Mapping[str, Mapping[str, Tensor]], limit: float = 0.01
 ) -> tuple[Figure, pd.DataFrame]:
-    """Draw the share of strength at orders above M, for every M (App. B, Condition 1).
+    """Draw the share of strength at orders above M, for every M < n (App. B, Condition 1).
 
     Args:
         tails: title of a panel to label ("AND", "OR", "no split" or another) to per-sample shares
@@ -39,8 +39,9 @@ def plot_order_tail(
     for ax, (title, lines) in zip(axes.flat, tails.items(), strict=False):
         for label, share in lines.items():
             colour, style, marker = known.get(label, ("chance", ":", "D"))
-            found = np.array([interval(share[:, m], share=True) for m in range(share.shape[1])])
-            above, seen = np.arange(len(found)), np.maximum(found, FLOOR / 9)
+            above = np.arange(share.shape[1] - 1)  # Above order n there is nothing.
+            found = np.array([interval(share[:, m], share=True) for m in above])
+            seen = np.maximum(found, FLOOR / 9)
             look = {"color": COLOURS[colour], "marker": marker, "ms": 4, "label": no_math(label)}
             ax.plot(above, seen[:, 0], style, **look)
             ax.fill_between(above, *seen[:, 1:].T, color=COLOURS[colour], alpha=0.2, lw=0)
@@ -247,7 +248,7 @@ def plot_growth(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     figure, ax = plt.subplots()
     sizes = np.array(sorted(table["n"].unique()))
     for i, (label, rows) in enumerate(table.groupby("setting", sort=False)):
-        _draw_setting(ax, i, label, rows["n"] * (1 + 0.006 * i), rows, "count")
+        _draw_setting(ax, i, label, rows["n"].to_numpy() * (1 + 0.006 * i), rows, "count")
     ax.plot(sizes, 2.0 ** (sizes + 1), ":", marker="x", color=COLOURS["chance"], label="$2^{n+1}$")
     ax.set(xscale="log", yscale="log", xlabel="n, number of variables", ylabel="interactions")
     ax.set_xticks(sizes, [str(k) for k in sizes])
@@ -272,7 +273,7 @@ def plot_conditions(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         for i, (label, rows) in enumerate(part.groupby("setting", sort=False)):
             _draw_setting(ax, i, label, np.arange(len(rows)) + 0.06 * i, rows, "value")
         ax.set_xticks(range(len(rows)), rows["checkpoint"])
-        ax.set(title=measure, ylim=(0, None), xlim=(-0.3, len(rows) - 0.6))
+        ax.set(title=no_math(measure), ylim=(0, None), xlim=(-0.3, len(rows) - 0.6))
     for ax in axes.flat[len(measures) :]:
         ax.set_axis_off()
     handles = axes.flat[0].get_legend_handles_labels()

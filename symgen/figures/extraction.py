@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from symgen.figures.style import COLOURS, axes_or_new, panels, spread_apart
+from symgen.figures.style import COLOURS, axes_or_new, legend_below, panels, spread_apart
 from symgen.interactions import SALIENT_SHARE, Interactions
 from symgen.literal import no_math
 from symgen.method.extraction import SIGNS, set_labels
@@ -73,7 +73,7 @@ def plot_sparsity(
         ax.text(1.05, SALIENT_SHARE + 0.01, "saliency threshold", size=9)
         ax.set(xscale="log", xlabel="rank of the interaction", ylim=(0, 1), title=no_math(kind))
     axes[0, 0].set_ylabel("strength / largest")
-    ax.legend()
+    legend_below(figure, axes[0, :1], 1)
     return figure, pd.concat(rows, ignore_index=True)
 
 
@@ -219,19 +219,19 @@ def plot_mask_values(
         Figure, and a table: measure, mask value, mean, low95, high95, chance.
     """
     names, measures = (list(dict.fromkeys(table[k])) for k in ("mask value", "measure"))
-    figure, axes = panels(1, len(measures), 3.4)
-    rows = []
+    (figure, axes), rows = panels(1, len(measures), 3.4), []
     for ax, measure in zip(axes[0], measures, strict=True):
         of_it = table[table["measure"] == measure]
         wide = of_it.pivot(index="sample", columns="mask value", values="value")[names]
         ax.plot(range(len(names)), wide.T, "o-", color=COLOURS["all"], ms=5, lw=1)
         luck = of_it.groupby("mask value")["chance"].mean()[names].to_numpy()
-        values = np.array([interval(torch.tensor(wide[name].to_numpy())) for name in names])
-        mean, low, high = values.T
-        place = np.arange(len(names))
+        known, columns = ~np.isnan(luck), (torch.tensor(wide[name].to_numpy()) for name in names)
+        # What has a chance level is a share.
+        values = np.array([interval(x, share=bool(known.any())) for x in columns])
+        place, (mean, low, high) = np.arange(len(names)), values.T
         diamonds = {"fmt": "D", "ms": 7, "color": COLOURS["network"], "capsize": 5, "lw": 1.5}
         ax.errorbar(place + 0.12, mean, [mean - low, high - mean], zorder=3, **diamonds)
-        if (known := ~np.isnan(luck)).any():
+        if known.any():
             dashes = {"colors": COLOURS["chance"], "ls": (0, (2, 1)), "lw": 2, "label": "chance"}
             ax.hlines(luck[known], place[known] - 0.3, place[known] + 0.3, **dashes)
             ax.legend(loc="best", fontsize=9)

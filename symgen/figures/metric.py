@@ -30,7 +30,7 @@ def plot_similarity(
 
     Returns:
         Figure, and a table: panel, sample, type, order, target and baseline (effects over the
-        mean span of each network), similarity, transfers (the binary metric).
+        mean total effect of each network), similarity, transfers (the binary metric).
     """
     figure, axes = panel_grid(pairs, 4.3)
     rows, edge, drawn = [], 0.02, None
@@ -41,7 +41,7 @@ def plot_similarity(
         alike = torch.stack(transfer(target, baseline, metric="similarity"), -2)[salient]
         binary = torch.stack(transfer(target, baseline, **level), -2)[salient] > 0
         sample, kind, index = salient.nonzero(as_tuple=True)
-        x, y = (i.effects[salient] / i.span.mean() for i in (target, baseline))
+        x, y = (i.effects[salient] / i.total_effect.mean() for i in (target, baseline))
         table = pd.DataFrame(
             {
                 "panel": title,
@@ -75,8 +75,8 @@ def plot_similarity(
             getattr(ax, f"set_{axis}ticks")(ticks, [f"{t:g}" for t in ticks])
             getattr(ax, f"set_{axis}lim")(-top, top)
         ax.minorticks_off()
-        ax.set_xlabel("effect in the target / mean span")
-        ax.set_ylabel("effect in the baseline / mean span")
+        ax.set_xlabel("effect in the target / mean total effect")
+        ax.set_ylabel("effect in the baseline / mean total effect")
         rows.append(table)
     figure.colorbar(drawn, ax=list(axes.values()), label="similarity", shrink=0.7)
     legend_below(figure, [ax], 3)

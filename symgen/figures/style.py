@@ -6,6 +6,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -30,7 +31,11 @@ WHISKERS = {"fmt": "none", "color": "black", "capsize": 3, "lw": 1.2}
 
 
 def set_style() -> None:
-    """Set the style of all figures of the book: seaborn's white grid, SVG, stable bytes."""
+    """Set the style of all figures of the book: seaborn's white grid, SVG, stable bytes.
+
+    Tables show their texts in full.
+    """
+    pd.set_option("display.max_colwidth", None)
     sns.set_theme(context="notebook", style="whitegrid", rc={"axes.titleweight": "bold"})
     plt.rcParams.update(
         {

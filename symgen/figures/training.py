@@ -9,12 +9,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from symgen.figures.style import (
-    COLOURS,
-    legend_below,
-    mark_phases,
-    panel_rows,
-)
+from symgen.figures.style import COLOURS, legend_below, mark_phases, panel_rows
 from symgen.literal import no_math
 from symgen.method.phases import Phases
 
@@ -188,7 +183,7 @@ def plot_boundaries(draws: Mapping[str, pd.DataFrame]) -> tuple[Figure, pd.DataF
     return figure, found
 
 
-def _band(ax: Axes, x: Sequence[float], table: pd.DataFrame, name: str, **look) -> None:
+def _band(ax: Axes, x: np.ndarray | pd.Series, table: pd.DataFrame, name: str, **look) -> None:
     """Draw a quantity, and its 95 % band where the table has one."""
     ax.plot(x, table[name], **look)
     if f"{name}_low95" in table:

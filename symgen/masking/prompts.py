@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from symgen.literal import plain
 from symgen.masking.hooks import Inputs
 from symgen.masking.spans import (
-    WORD,
     TextVariables,
     check_texts,
     phrase_spans,
     token_offsets,
     word_spans,
-)  # fmt: skip
+    words_of,
+)
 from symgen.masking.states import evaluating
 from symgen.memory import device_of
 
@@ -102,16 +102,8 @@ class Prompt:
 
 
 def _words(text: str) -> list[tuple[tuple[int, int], bool]]:
-    """Return the span of every word, and whether it is a content word."""
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-    return [
-        (found.span(), not any(
-            part in ENGLISH_STOP_WORDS
-            for part in (found[0].lower(), re.split("['\u2019]", found[0].lower())[0])
-        ) and len(found[0]) > 1)
-        for found in WORD.finditer(text)
-    ]  # fmt: skip
+    """Return the span of every word, and whether it is a content word of two letters or more."""
+    return [(span, counts and span[1] - span[0] > 1) for span, counts in words_of(text)]
 
 
 def draw_prompts(

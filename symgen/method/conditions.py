@@ -149,7 +149,7 @@ def condition_values(v: Float[Tensor, "*batch state"]) -> dict[str, Float[Tensor
 
 
 def condition_table(
-    outputs: Mapping[str, Mapping[str, Float[Tensor, "sample state"]]],
+    outputs: Mapping[str, Mapping[str, Float[Tensor, "_ _"]]],
 ) -> pd.DataFrame:
     """Return the measures of `condition_values` over samples, at several checkpoints.
 
@@ -167,6 +167,27 @@ def condition_table(
                 rows.append((setting, checkpoint, name, *found))
     names = ["setting", "checkpoint", "measure", "value", "low95", "high95"]
     return pd.DataFrame(rows, columns=names)
+
+
+def condition_changes(
+    outputs: Mapping[str, Mapping[str, Float[Tensor, "_ _"]]],
+) -> pd.DataFrame:
+    """Return how the last checkpoint differs from each earlier one, sample by sample.
+
+    Args:
+        outputs: as of `condition_table`.
+
+    Returns:
+        Columns setting, since, measure, change, low95, high95: means over samples, of all measures
+        but p, which few samples have at both checkpoints.
+    """
+    rows = []
+    for setting, checkpoints in outputs.items():
+        *earlier, last = ((k, condition_values(v)) for k, v in checkpoints.items())
+        for since, values in earlier:
+            moved = {k: last[1][k] - x for k, x in values.items() if k != MEDIAN}
+            rows += [(setting, since, k, *interval(x)) for k, x in moved.items()]
+    return pd.DataFrame(rows, columns=["setting", "since", "measure", "change", "low95", "high95"])
 
 
 def examples(p: Float[Tensor, "sample"], count: int) -> list[int]:
@@ -208,7 +229,7 @@ def salient_counts(
     Returns:
         Counts of every sample by k, ascending; the last are those of n.
     """
-    allowed, taus = noise * inter.span, inter.threshold()
+    allowed, taus = noise * inter.total_effect, inter.threshold()
     counts = {}
     for k in sorted({k for k in sizes if k < inter.n}):
         # The states in which all variables from k on are present.

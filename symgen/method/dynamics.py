@@ -104,15 +104,15 @@ class Dynamics:
             row: dict[str, float] = {"step": step}
             found = {k: interval(x[:, i], share=k in SHARES) for k, x in self.curves.items()}
             if step in self.losses:
-                train, test = self.losses[step]
-                row |= {"train_loss": float(train.mean()), "test_loss": float(test.mean())}
+                means = (float(x.double().mean()) for x in self.losses[step])
+                row |= dict(zip(("train_loss", "test_loss"), means, strict=True))
                 found["gap"] = self.gap(step)
             for name, value in found.items():
                 row |= dict(zip((name, f"{name}_low95", f"{name}_high95"), value, strict=True))
             rows.append(row)
-        means = pd.DataFrame(rows)
-        kept = self.records.columns.difference(means.columns.drop("step"), sort=False)
-        table = self.records[kept].merge(means, on="step", validate="one_to_one")
+        measured = pd.DataFrame(rows)
+        kept = self.records.columns.difference(measured.columns.drop("step"), sort=False)
+        table = self.records[kept].merge(measured, on="step", validate="one_to_one")
         return table if self.losses else table.assign(gap=table["test_loss"] - table["train_loss"])
 
     def gap(self, step: int, since: int | None = None) -> Interval:

@@ -1,6 +1,6 @@
 """Measures of extracted interactions: how well they fit, how few they are, what they hang on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import torch
@@ -45,6 +45,24 @@ def explained(v: Float[Tensor, "*batch state"], inter: Interactions) -> Float[Te
     return 1 - left / spread.where(spread > 1e-24 * v.square().amax(-1), torch.nan)
 
 
+def explained_table(
+    cases: Mapping[str, tuple[Float[Tensor, "sample state"], Interactions]],
+) -> pd.DataFrame:
+    """Return what salient interactions explain (see `explained`), one row a sample.
+
+    Args:
+        cases: study to outputs and interactions.
+
+    Returns:
+        Columns study, sample, explained.
+    """
+    parts = [
+        pd.DataFrame({"study": x, "sample": range(len(v)), "explained": explained(v, inter).cpu()})
+        for x, (v, inter) in cases.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
 def salient_count(inter: Interactions) -> Float[Tensor, "*batch"]:
     """Return how many interactions of each sample are salient."""
     return torch.stack(inter.salient(), -2).sum((-2, -1)).to(inter.bias)
@@ -64,15 +82,17 @@ def count_table(models: Mapping[str, Mapping[str, Interactions]]) -> pd.DataFram
 
     Returns:
         Columns study, model, sample, salient (their number), share (of the possible), held (how
-        many hold 80 % of the strength, Eq. 9 and 10).
+        many hold 80 % of the strength, Eq. 9 and 10); study by study.
     """
+    names = dict.fromkeys(study for studies in models.values() for study in studies)
     parts = [
         pd.DataFrame({
             "study": study, "model": kind, "sample": range(len(inter)),
             "salient": salient_count(inter).cpu(), "share": salient_share(inter).cpu(),
             "held": interaction_count(inter).cpu(),
         })
-        for kind, studies in models.items() for study, inter in studies.items()
+        for study in names for kind, studies in models.items()
+        if (inter := studies.get(study)) is not None
     ]  # fmt: skip
     return pd.concat(parts, ignore_index=True)
 
@@ -110,6 +130,48 @@ def split_table(
     return pd.DataFrame(rows, columns=["split", "strength", "salient", "miss", "strongest"])
 
 
+def match_table(
+    cases: Mapping[str, tuple[Float[Tensor, "sample state"], Interactions]],
+) -> pd.DataFrame:
+    """Return how well models match the outputs, one row a study.
+
+    Args:
+        cases: study to outputs and interactions.
+
+    Returns:
+        Columns study, samples, miss: the largest abs(d - v) over states and samples, as a share of
+        abs(v[N] - v[0]) of the sample: at most kappa. Samples without a total effect have none.
+    """
+    rows = []
+    for study, (v, inter) in cases.items():
+        miss = (largest_miss(v, inter) / inter.total_effect)[inter.total_effect > 0]
+        rows.append((study, len(v), float(miss.max()) if len(miss) else torch.nan))
+    return pd.DataFrame(rows, columns=["study", "samples", "miss"])
+
+
+def effects_beside(
+    one: Interactions, other: Interactions, names: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Return the salient interactions of a model with the effects of another one there.
+
+    Args:
+        one: of one sample.
+        other: of the same variables.
+        names: of the variables.
+
+    Returns:
+        Columns set (its members), effect, other, salient (whether that of the other is).
+    """
+    table = one.to_frame(names)
+    table = table[table["effect"].abs() > float(one.threshold())]
+    places = (table["type"] == "or").astype(int).tolist(), table["index"].tolist()
+    effects, salient = (x[places].tolist() for x in (other.effects, torch.stack(other.salient())))
+    return pd.DataFrame({
+        "set": set_labels(table), "effect": table["effect"].tolist(), "other": effects,
+        "salient": salient,
+    })  # fmt: skip
+
+
 def rule_table(
     v: Float[Tensor, "sample state"], inter: Interactions, rule: Float[Tensor, "sample state"]
 ) -> pd.DataFrame:
@@ -145,14 +207,12 @@ def rule_table(
     })  # fmt: skip
 
 
-def mask_value_table(
-    cases: Mapping[str, tuple[Float[Tensor, "sample state"], Interactions]],
-) -> pd.DataFrame:
+def mask_value_table(cases: Mapping[str, Interactions]) -> pd.DataFrame:
     """Return what changes with the mask value, one row a mask value, sample and measure.
 
     Args:
-        cases: mask value in words to outputs and interactions of the same samples; the others
-            are compared with the first.
+        cases: mask value in words to the interactions of the same samples; the others are
+            compared with the first.
 
     Returns:
         Columns mask value, sample, measure, value, chance. The last measure is the share of the
@@ -160,17 +220,17 @@ def mask_value_table(
         hand, too; its chance is that with variables relabelled at random.
     """
     parts, first = [], next(iter(cases))
-    usual = cases[first][1]
-    for name, (v, inter) in cases.items():
+    usual = cases[first]
+    for name, inter in cases.items():
         stays = generalization_power(usual, transfer(usual, inter))
         luck = torch.nan if name == first else chance_level(usual, inter)
         measures = {
-            "output when masked, v(∅)": (v[:, 0], torch.nan),
+            "output when masked, v(∅)": (inter.bias, torch.nan),
             "salient interactions": (salient_count(inter), torch.nan),
             "salient strength that stays": (stays, luck),
         }
         parts += [
-            pd.DataFrame({"mask value": name, "sample": range(len(v)), "measure": measure,
+            pd.DataFrame({"mask value": name, "sample": range(len(inter)), "measure": measure,
                           "value": value.cpu(), "chance": chance})
             for measure, (value, chance) in measures.items()
         ]  # fmt: skip

@@ -17,7 +17,8 @@ REMOVALS = ("nothing", "non-generalizable", "random")
 #: A loss gap up to this, in nats, counts as none.
 SMALL_GAP = 0.02
 
-Losses = Mapping[str, Float[Tensor, "sample"]]
+#: By what was removed; training and test samples need not be as many.
+Losses = Mapping[str, Float[Tensor, "_"]]
 
 
 def random_share(inter: Interactions, g: Share, seed: int = 0) -> Share:
@@ -175,7 +176,7 @@ def sure_answers(
 
 
 def answer_table(
-    outputs: Mapping[str, tuple[Float[Tensor, "sample"], Float[Tensor, "sample"]]], classes: int
+    outputs: Mapping[str, tuple[Float[Tensor, "_"], Float[Tensor, "_"]]], classes: int
 ) -> pd.DataFrame:
     """Return what is known of the accuracy before and after a removal, and of its change.
 
@@ -184,13 +185,13 @@ def answer_table(
         classes: how many there are, 2 or more.
 
     Returns:
-        Columns group, outputs ("before", "after" or "change"), bound ("surely right" or "at most
-        right"), share, low95, high95; see `sure_answers`.
+        Columns group, outputs ("before", "after" or "change"), bound ("surely right" or
+        "possibly right"), share, low95, high95; see `sure_answers`.
     """
     rows = []
     for group, pair in outputs.items():
         before, after = (sure_answers(v, classes) for v in pair)
-        for bound, one, two in zip(("surely right", "at most right"), before, after, strict=True):
+        for bound, one, two in zip(("surely right", "possibly right"), before, after, strict=True):
             change = interval(two.double() - one.double())
             found = {"before": interval(one), "after": interval(two), "change": change}
             rows += [(group, name, bound, *values) for name, values in found.items()]

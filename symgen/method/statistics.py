@@ -28,10 +28,11 @@ number of positive counts estimated from survey data", Survey Methodology 24 (19
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from scipy import special, stats
@@ -153,6 +154,29 @@ def median_interval(values: Float[Tensor, "sample"]) -> Interval:
         return Interval(np.nan, np.nan, np.nan)
     bounds = stats.quantile_test(kept, p=0.5).confidence_interval(0.95)
     return Interval(float(np.median(kept)), float(bounds.low), float(bounds.high))
+
+
+def medians(
+    table: pd.DataFrame, by: Sequence[str], measures: Sequence[str], spec: str = ".2f"
+) -> pd.DataFrame:
+    """Return medians of measures with their 95 % intervals, as text for a page.
+
+    Args:
+        table: one row a sample.
+        by: columns that tell groups apart, kept in their order.
+        measures: columns to summarize.
+        spec: format of a number.
+
+    Example:
+        >>> table = pd.DataFrame({"of": ["a"] * 6 + ["b"], "x": [2, 2, 2, 3, 4, 9, 1]})
+        >>> medians(table, ["of"], ["x"], ".1f")["x"].to_dict()
+        {'a': '2.5 [2.0, 9.0]', 'b': '1.0'}
+    """
+
+    def told(values: pd.Series) -> str:
+        return f"{median_interval(torch.tensor(values.to_numpy(dtype=float))):{spec}}"
+
+    return table.groupby([*by], sort=False)[[*measures]].agg(told)
 
 
 def check_draws(draws: int) -> None:

@@ -216,7 +216,8 @@ class Study:
     def _masked_by(self, part: str) -> dict[str, Any]:
         """Return what decides the `mask_value` of a network, besides the network."""
         if self.data.kind == "text":
-            return {"token": self.data.tokenizer.mask_token_id}
+            code = code_fingerprint(token_embedding)
+            return {"token": self.data.tokenizer.mask_token_id, "code": code}
         images = {"images": self.data.part(part).fingerprint, "count": MEAN_OVER}
         code = code_fingerprint(mean_feature)
         return {"layer": self._layer, "seed": MEAN_SEED, **images, "code": code}
@@ -290,5 +291,5 @@ class Study:
 
     def interactions(self, part: str = "test") -> tuple[Interactions, list[Interactions]]:
         """Return the interactions of the trained target, and of each baseline, on the samples."""
-        found = self.follow(self.runs[0].steps[-1:], part)
+        found = self.follow([-1], part)
         return found.interactions[0], found.baselines

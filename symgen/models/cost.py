@@ -17,9 +17,10 @@ from symgen.data.hub import import_transformers
 from symgen.masking.hooks import largest_output
 from symgen.masking.prefix_tree import new_cache
 from symgen.masking.states import ALIVE
+from symgen.models.batches import to_device
 from symgen.models.checkpoints import Store
 from symgen.models.config import TrainingConfig
-from symgen.models.loop import Loop, Task, evaluate, to_device
+from symgen.models.loop import Loop, Task, evaluate
 
 GIB = 2**30
 # Samples of the trial whose activations are counted, and batches that are timed.

@@ -5,16 +5,15 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from itertools import starmap
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from symgen.data.images import ImagePart, LargeImagePart
 from symgen.data.parts import Part
+from symgen.models.batches import batches, generator, layout_of, seed_of, to_device
 from symgen.models.checkpoints import Store, full_disk
 from symgen.models.config import TrainingConfig
 from symgen.storage import store
@@ -79,7 +78,7 @@ class Loop:
         self.per_epoch = self.total // config.epochs
         self.accelerator = make_accelerator()
         self.device = self.accelerator.device
-        self.layout = _layout(self.part)
+        self.layout = layout_of(self.part)
         self.model = task.build().to(self.device, memory_format=self.layout)
         self.wrapped = self.accelerator.prepare(self.model)
         own = [p for p in self.model.parameters() if p.requires_grad]
@@ -118,11 +117,11 @@ class Loop:
                 total=last, initial=start, delay=3, unit="step", desc=self.title,
                 disable=not (self.title and main),
             )  # fmt: skip
-            with bar, contextlib.closing(self.batches(start, last)) as batches:
+            with bar, contextlib.closing(self.batches(start, last)) as coming:
                 if start == 0:
                     self.checkpoint(0)
                 saved = time.monotonic()
-                for step, (x, y) in enumerate(batches, start + 1):
+                for step, (x, y) in enumerate(coming, start + 1):
                     loss = self.step(step, x, y)
                     bar.update()
                     if step in self.stored.steps:
@@ -130,7 +129,7 @@ class Loop:
                         if record and not bar.disable:
                             bar.set_postfix(
                                 loss=f"{record['train_loss']:.3f}",
-                                accuracy=f"{record.get('test_accuracy', math.nan):.3f}",
+                                accuracy=f"{record['test_accuracy']:.3f}",
                                 refresh=False,
                             )
                     if step in self.stored.steps or step % 50 == 0:
@@ -143,34 +142,10 @@ class Loop:
                 self.stored.discard_states()
 
     def batches(self, start: int, last: int) -> Iterator[tuple[Any, Tensor]]:
-        """Yield the batches of the steps after `start`, each a function of seed and step."""
-        config, rank = self.config, self.accelerator.process_index
-        order: dict[int, list[Tensor]] = {}
-
-        def make(step: int) -> tuple[Any, Tensor]:
-            epoch, place = divmod(step, self.per_epoch)
-            if epoch not in order:
-                order.clear()
-                generator = _generator(config.seed, 1, epoch)
-                shuffled = torch.randperm(len(self.part), generator=generator)
-                # Batches of equal size: a last one of one sample would break batch norm.
-                order[epoch] = shuffled.tensor_split(self.per_epoch)
-            index = order[epoch][place][rank :: self.accelerator.num_processes]
-            if config.augment:
-                return self.part.augment(index, _generator(config.seed, 2, step, rank))
-            return self.part.batch(index)
-
-        if not isinstance(self.part, LargeImagePart):
-            yield from map(make, range(start, last))
-            return
-        # Decoding the next batch overlaps with the step on this one.
-        with ThreadPoolExecutor(1) as pool:
-            coming = pool.submit(make, start)
-            for step in range(start, last):
-                ready = coming.result()
-                if step + 1 < last:
-                    coming = pool.submit(make, step + 1)
-                yield ready
+        """Yield what this process has of the batches of some steps."""
+        who, config = self.accelerator, self.config
+        share = slice(who.process_index, None, who.num_processes)
+        return batches(self.part, config, self.per_epoch, range(start, last), share)
 
     def step(self, step: int, x: Any, y: Tensor) -> Tensor:
         """Do one update, so that `step` have been done; return the loss of the batch."""
@@ -178,7 +153,7 @@ class Loop:
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate * _rate(step, self.total, config.schedule)
         # For dropout: what it draws depends on the step alone.
-        torch.manual_seed(_seed(config.seed, 3, step, self.accelerator.process_index))
+        torch.manual_seed(seed_of(config.seed, 3, step, self.accelerator.process_index))
         self.model.train()
         with torch.autocast(self.device.type, self.autocast_type, enabled=mixed):
             logits = self.wrapped(to_device(x, self.device, self.layout))
@@ -235,14 +210,10 @@ def evaluate(
         size: measure on so many samples, the same each time; None takes all.
         objective: of its training.
     """
-    index = torch.randperm(len(part), generator=_generator(0, 4))[: size or len(part)]
-    where, training = next(model.parameters()).device, model.training
+    training = model.training
     model.eval()
     loss = correct = count = 0.0
-    for chunk in index.split(part.chunk):
-        x, y = part.batch(chunk)
-        logits = model(to_device(x, where, _layout(part))).float()
-        found = objective(logits, y.to(where))
+    for found in starmap(objective, _answers(model, part, size)):
         loss, correct, count = (
             a + b.item() for a, b in zip((loss, correct, count), found, strict=True)
         )
@@ -259,25 +230,20 @@ def sample_losses(model: nn.Module, part: Part, size: int = 500) -> Tensor:
         part: of a data set.
         size: how many samples at most; the same each time.
     """
-    index = torch.randperm(len(part), generator=_generator(0, 4))[:size]
-    where, found = next(model.parameters()).device, []
-    for chunk in index.split(part.chunk):
-        x, y = part.batch(chunk)
-        logits = model(to_device(x, where, _layout(part))).float()
-        found.append(F.cross_entropy(logits, y.to(where), reduction="none").cpu())
+    found = [
+        F.cross_entropy(logits, y, reduction="none").cpu()
+        for logits, y in _answers(model, part, size)
+    ]
     return torch.cat(found)
 
 
-def _layout(part: Part) -> torch.memory_format:
-    # Convolutions run faster with channels last.
-    return torch.channels_last if isinstance(part, ImagePart) else torch.contiguous_format
-
-
-def to_device(x: Any, where: torch.device, layout: torch.memory_format) -> Any:
-    """Return inputs, a tensor or a mapping of tensors, on a device."""
-    if isinstance(x, Mapping):
-        return {k: v.to(where) for k, v in x.items()}
-    return x.to(where, memory_format=layout)
+def _answers(model: nn.Module, part: Part, size: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield logits and labels of some samples, the same ones each time."""
+    where = next(model.parameters()).device
+    index = torch.randperm(len(part), generator=generator(0, 4))[:size]
+    for chunk in index.split(part.chunk):
+        x, y = part.batch(chunk)
+        yield model(to_device(x, where, layout_of(part))).float(), y.to(where)
 
 
 def _rate(step: int, total: int, schedule: str) -> float:
@@ -289,14 +255,6 @@ def _rate(step: int, total: int, schedule: str) -> float:
     if schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * rest))
     return 1 - rest if schedule == "linear" else 1.0
-
-
-def _seed(*numbers: int) -> int:
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
-
-
-def _generator(*numbers: int) -> torch.Generator:
-    return torch.Generator().manual_seed(_seed(*numbers))
 
 
 def make_accelerator() -> Any:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from symgen.data.datasets import load_dataset
+from symgen.data.hub import HELD_OUT
 from symgen.data.planted import (
     ANSWERS,
     planted_answer,
@@ -172,9 +173,20 @@ def test_texts_in_three_parts(mirror, monkeypatch):
         assert not sets["target"] & sets["baseline"] and not sets["test"] & sets["target"]
 
 
+@pytest.mark.parametrize("held", HELD_OUT)
+def test_a_split_that_is_held_out_goes_by_several_names(tmp_path, monkeypatch, held):
+    monkeypatch.setenv("SYMGEN_DATA", str(tmp_path))
+    (tmp_path / "a/b").mkdir(parents=True)
+    for split, count in (("train", 10), (held, 3)):
+        lines = [json.dumps({"text": f"{split} {i}"}) for i in range(count)]
+        (tmp_path / f"a/b/{split}.jsonl").write_text("\n".join(lines))
+    found = {name: len(texts) for name, texts in split_texts("a/b").items()}
+    assert found == {"target": 5, "baseline": 5, "test": 3}
+
+
 def test_planted_outputs_are_the_score_of_what_is_left():
     part = load_dataset("planted-sentiment").part("test")
-    texts, labels = [part.text(i) for i in range(12)], part.labels[:12]
+    texts, labels = [part.show(i) for i in range(12)], part.labels[:12]
     draw = np.random.default_rng(0).choice
     words = [draw(sorted({*text.split()}), 8, replace=False).tolist() for text in texts]
     found = planted_outputs(texts, words, labels)

@@ -98,7 +98,7 @@ def test_a_patch_is_drawn_where_it_is_masked(number):
     ax, _ = figures.plot_variables(
         np.zeros((height, width, 3), np.uint8), variables.boxes(height, width)[0]
     )
-    row, column = variables.masks(height, width)[0, 0].nonzero(as_tuple=True)
+    row, column = (variables.owners(height, width)[0] == 0).nonzero(as_tuple=True)
     assert len(ax.patches) == 2
     for patch in ax.patches:
         (left, top), (right, bottom) = patch.get_bbox().min, patch.get_bbox().max
@@ -181,17 +181,18 @@ def test_mask_values_are_means_over_samples():
     generator = torch.Generator().manual_seed(0)
     v = torch.randn(3, 5, 16, generator=generator, dtype=torch.float64)
     names = ("mean value", FORMULA, "c")
-    cases = {name: (x, symgen.sparsify(x)) for name, x in zip(names, v, strict=True)}
+    cases = {name: symgen.sparsify(x) for name, x in zip(names, v, strict=True)}
     given = mask_value_table(cases)
     figure, means = figures.plot_mask_values(given, neutral=-2.2)
     assert [ax.get_title() for ax in figure.axes] == list(given["measure"].unique())
+    of_shares = given["measure"].iloc[-1]
     for ax, (measure, rows) in zip(figure.axes, means.groupby("measure", sort=False), strict=True):
         assert ticks(ax.xaxis) == ["mean\nvalue", "\\$\\foo_\\$\na_b", "c"]
         mine = given[given["measure"] == measure]
         [errors] = ax.containers
         for x, row in enumerate(rows.itertuples(index=False)):
             values = mine[mine["mask value"] == row[1]]["value"].to_numpy()
-            expected = interval(torch.tensor(values))
+            expected = interval(torch.tensor(values), share=measure == of_shares)
             assert (row.mean, row.low95, row.high95) == pytest.approx(tuple(expected))
             assert errors[0].get_ydata()[x] == pytest.approx(row.mean)
             ends = errors[2][0].get_segments()[x][:, 1]
@@ -257,9 +258,7 @@ def test_names_from_data_are_drawn_as_they_are(inter):
         figures.plot_graph(inter, names, target=FORMULA)[0].figure,
         figures.plot_sparsity({FORMULA: {FORMULA: inter[None]}})[0],
         figures.plot_face(pd.DataFrame([{"members": FORMULA, **rows}]), tau=0.1)[0].figure,
-        figures.plot_mask_values(mask_value_table({FORMULA: (inter.predict()[None], inter[None])}))[
-            0
-        ],
+        figures.plot_mask_values(mask_value_table({FORMULA: inter[None]}))[0],
     ]
     for figure in drawn:
         assert r"$\foo_$" in shown_by(figure).replace("\n", " ")

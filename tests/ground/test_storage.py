@@ -238,7 +238,7 @@ def test_what_a_killed_training_left_half_written_goes_with_its_states(tmp_path)
     left = [tmp_path / f".step-00000001.{s}.{'0' * 32}.part" for s in ("json", "safetensors")]
     for path in left:
         path.write_text("half")
-    kept.discard_resume()
+    kept.discard_states()
     assert not list(tmp_path.iterdir())
 
 

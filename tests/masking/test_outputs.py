@@ -37,15 +37,14 @@ def odds(logits, label):
 def by_hand(model, x, target, variables, mask_value):
     """Mask one sample and one state at a time; the reference of these tests."""
 
-    masks = {}
-
     def mask(output, sample, state):
-        size, output = output.shape[2:], output.clone()
-        masks.setdefault(size, variables.masks(*size))
-        for i in range(variables.n):
+        output = output.clone()
+        value = mask_value.value.expand(output[0].shape)
+        for i, box in enumerate(variables.boxes(*output.shape[2:])[sample].tolist()):
             if not state >> i & 1:
-                value = mask_value.value.expand(output[0].shape)
-                output[0] = torch.where(masks[size][sample, i], value, output[0])
+                left, top, right, bottom = box
+                patch = slice(None), slice(top, bottom), slice(left, right)
+                output[0][patch] = value[patch]
         return output
 
     rows = []

@@ -63,6 +63,16 @@ def test_all_is_explained_where_all_is_salient_and_nothing_where_nothing_changes
     assert extraction.explained(constant, Interactions.from_moebius(constant)).isnan().all()
     # A model of the wrong logic is worse than the mean.
     assert (extraction.explained(v, dataclasses.replace(inter, and_=-inter.and_)) < 0).any()
+    table = extraction.explained_table({"a": (v, inter), "b": (v[:1] + 1, inter[:1])})
+    assert table["study"].tolist() == ["a", "a", "a", "b"] and table["sample"].tolist() == [
+        0,
+        1,
+        2,
+        0,
+    ]
+    wanted = [1, 1, 1, float(extraction.explained(v[0] + 1, inter[0]))]
+    assert table["explained"].tolist() == pytest.approx(wanted)
+    assert wanted[-1] < 1
 
 
 def test_salient_interactions_are_counted_with_both_types():
@@ -73,6 +83,7 @@ def test_salient_interactions_are_counted_with_both_types():
     assert extraction.salient_count(nothing).tolist() == [0, 0]
     assert extraction.salient_share(nothing).isnan().all()
     table = extraction.count_table({"a": {"x": inter, "y": nothing}, "b": {"x": inter[:2]}})
+    assert table["study"].tolist() == ["x"] * 6 + ["y"] * 2
     assert table.groupby(["model", "study"]).size().to_dict() == {
         ("a", "x"): 4, ("a", "y"): 2, ("b", "x"): 2,
     }  # fmt: skip
@@ -132,6 +143,31 @@ def test_the_share_on_the_variables_of_a_rule_and_its_chance():
     assert row.correlation == pytest.approx(wanted)
 
 
+def test_the_match_of_a_study_is_that_of_its_worst_sample():
+    v, inter = planted_case(4, 3)
+    w = v.clone()
+    w[1, 5] += 0.1 * inter.total_effect[1]
+    table = extraction.match_table({"a": (v, inter), "b": (w, inter), "c": (w[:1], inter[:1])})
+    assert table["samples"].tolist() == [3, 3, 1]
+    assert table["miss"].tolist() == pytest.approx([0, 0.1, 0], abs=1e-12)
+    dead = torch.zeros(2, 8, dtype=torch.float64)
+    assert (
+        extraction.match_table({"d": (dead, Interactions.from_moebius(dead))})["miss"].isna().all()
+    )
+
+
+def test_effects_stand_beside_those_of_another_model():
+    effects = torch.zeros(2, 2, 8, dtype=torch.float64)
+    effects[0, 0, 0b011], effects[0, 1, 0b110], effects[0, 0, 0b100] = 2.0, -1.0, 0.01
+    effects[1, 0, 0b011], effects[1, 1, 0b110], effects[1, 1, 0b011] = -0.5, 0.01, 4.0
+    zero = torch.zeros(2, dtype=torch.float64)
+    inter = Interactions(effects[:, 0], effects[:, 1], zero, zero, zero, zero)
+    table = extraction.effects_beside(inter[0], inter[1], ["a", "b", "c"])
+    assert table.values.tolist() == [["{a ∧ b}", 2.0, -0.5, True], ["{b ∨ c}", -1.0, 0.01, False]]
+    nothing = Interactions.from_moebius(torch.zeros(8))
+    assert extraction.effects_beside(nothing, inter[1]).empty
+
+
 @pytest.mark.filterwarnings("error")
 def test_without_a_rule_or_an_output_there_is_nothing_to_compare():
     v, inter = planted_case(4, 2)
@@ -145,7 +181,7 @@ def test_without_a_rule_or_an_output_there_is_nothing_to_compare():
 def test_mask_values_are_compared_with_the_first():
     v, inter = planted_case(6, 3)
     other = dataclasses.replace(inter, and_=-inter.and_)
-    cases = {"usual": (v, inter), "same": (v + 1, inter), "signs": (v - 1, other)}
+    cases = {"usual": inter, "same": dataclasses.replace(inter, bias=v[:, 0] + 1), "signs": other}
     table = extraction.mask_value_table(cases)
     assert table.groupby("mask value", sort=False).size().to_dict() == dict.fromkeys(cases, 9)
     first, second, last = table["measure"].unique()

@@ -488,7 +488,11 @@ def test_large_images_are_decoded_while_training(monkeypatch):
     monkeypatch.setitem(DATASETS, "noise", Source(rows=rows, size=72))
     large = load_dataset("noise")
     run = train("cnn", large, options={"width": 2}, **{**QUICK, "batch_size": 4})
-    assert len(run.records) == 5 and large.spec["image_size"] == 72
+    records = run.records
+    assert len(records) == 5 and large.spec["image_size"] == 72
+    # The untrained network can be had again, without any step.
+    run.store.discard(0)
+    assert run.records.equals(records)
 
 
 IMAGES = """

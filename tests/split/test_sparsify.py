@@ -612,5 +612,5 @@ def test_samples_without_a_total_effect_are_named_once():
         symgen.split.sparsify.DeadOutputWarning, match=r"2 of 4 samples: 1, 3\. .*not defined"
     ) as seen:
         inter = symgen.sparsify(v)
-    assert len(seen) == 1 and inter.span[[1, 3]].tolist() == [0, 0]
+    assert len(seen) == 1 and inter.total_effect[[1, 3]].tolist() == [0, 0]
     torch.testing.assert_close(inter.full, v[:, -1])

@@ -7,6 +7,8 @@ and a margin within which a difference counts as none. An extreme (a peak, a low
 on one half of the samples and measured on the other.
 """
 
+from symgen.method.claims.agreement import cross_validation
+from symgen.method.claims.baselines import baselines_grow, baselines_two
 from symgen.method.claims.conditions import condition_1, condition_2, condition_3
 from symgen.method.claims.extraction import llm_matching, matching, sparsity
 from symgen.method.claims.judgement import VERDICTS, Contrast, Judgement, verdicts
@@ -31,10 +33,13 @@ __all__ = [
     "VERDICTS",
     "Contrast",
     "Judgement",
+    "baselines_grow",
+    "baselines_two",
     "condition_1",
     "condition_2",
     "condition_3",
     "count",
+    "cross_validation",
     "extraction_time",
     "gap",
     "llm_low_orders",

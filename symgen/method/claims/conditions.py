@@ -49,8 +49,10 @@ def condition_3(v: Float[Tensor, "sample state"]) -> Judgement:
     """
     u = conditions.average_output(v)
     p = conditions.smallest_exponent(u)[u[:, -1] > 0]
-    if u.shape[1] <= 2 or not len(p):
-        return Judgement([], len(p), "one variable" if len(p) else "no sample whose output rises")
+    if not len(p):
+        return Judgement([], 0, "no sample's output rises")
+    if u.shape[1] <= 2:
+        return Judgement([], len(p), "with one variable every p will do")
     middle = median_interval(p[p > 0])
     contrasts = [
         above("share of samples that have a p", interval(~p.isnan()), 0.9),

@@ -1,8 +1,11 @@
 """Rules about removal: what becomes of the losses without what does not generalize?"""
 
+from jaxtyping import Float
+from torch import Tensor
+
 from symgen.method.claims.judgement import Contrast, Judgement, above, below
 from symgen.method.removal import SMALL_GAP, Losses, gap_closed, loss_gap
-from symgen.method.statistics import around, interval
+from symgen.method.statistics import Interval, around
 
 REMOVED = "non-generalizable"
 
@@ -41,8 +44,8 @@ def _of_a_gap(train: Losses, test: Losses, contrast: Contrast) -> Judgement:
 
 def removal_train(train: Losses, test: Losses) -> Judgement:
     """The mean training loss is higher after the removal; rises up to 0.02 nats count as none."""
-    rise = interval(train[REMOVED] - train["nothing"])
-    contrast = above("change of the training loss", rise, margin=0.02, unit="nats")
+    rise = _mean(train[REMOVED] - train["nothing"])
+    contrast = above("rise of the training loss", rise, margin=0.02, unit="nats")
     return Judgement([contrast], len(train["nothing"]))
 
 
@@ -58,5 +61,10 @@ def removal_test(train: Losses, test: Losses) -> Judgement:
         value = around(share, *(x.cpu().double().numpy() for x in parts))
         contrast = below("rise of the test loss, as a share of the loss gap", value, 0.1)
     else:
-        contrast = below("rise of the test loss", interval(rise), SMALL_GAP, unit="nats")
+        contrast = below("rise of the test loss", _mean(rise), SMALL_GAP, unit="nats")
     return Judgement([contrast], len(test["nothing"]))
+
+
+def _mean(values: Float[Tensor, "sample"]) -> Interval:
+    """Return the mean with its 95 % interval; equal values have no width, be they 0 or 1."""
+    return around(float(values.mean()), values.cpu().double().numpy())
