@@ -15,18 +15,10 @@ import nbformat
 import pandas as pd
 import yaml
 
-from symgen.book.notebooks import (
-    edition_folder,
-    edition_names,
-    problems,
-    provenance_record,
-    read_executed,
-    refresh,
-    scrub,
-    write_notebook,
-)
+from symgen.book import notebooks
+from symgen.book.editions import edition_folder, edition_names, problems
+from symgen.book.presets import BookError, chapter_names, read_chapter, read_yaml, unknown
 from symgen.book.processes import ended_with_us
-from symgen.book.runs import BookError, chapter_names, read_chapter, read_yaml, unknown
 from symgen.book.scripts import fetch_scripts
 from symgen.fingerprints import PACKAGE, fingerprint
 from symgen.literal import plain
@@ -103,7 +95,7 @@ def _stage(book: Path, stage: Path, sources: list[Path]) -> None:
         text = TABLE.sub(lambda m: _table(book, m[1], sources), page.read_text(encoding="utf-8"))
         (stage / "chapters" / page.name).write_text(text, encoding="utf-8")
     for name in chapter_names(book):
-        write_notebook(_page(book, name, sources), stage / "chapters" / f"{name}.ipynb")
+        notebooks.write_notebook(_page(book, name, sources), stage / "chapters" / f"{name}.ipynb")
     config = read_yaml(book / "_config.yml")
     options = config.setdefault("sphinx", {}).setdefault("config", {})
     if vendor := fetch_scripts(book / "_build" / "vendor"):
@@ -144,10 +136,10 @@ def _costs(book: Path, sources: list[Path]) -> pd.DataFrame:
     rows = {}
     for name in chapter_names(book):
         for folder in folders:
-            executed = read_executed(folder / f"{name}.ipynb")
+            executed = notebooks.read_executed(folder / f"{name}.ipynb")
             if executed is None or (name, executed.metadata.symgen["preset"]) in rows:
                 continue
-            about, record = executed.metadata.symgen, provenance_record(executed)
+            about, record = executed.metadata.symgen, notebooks.provenance_record(executed)
             rows[name, about["preset"]] = {
                 "chapter": f"[{name}]({name})",
                 "preset": plain(about["preset"]),
@@ -165,10 +157,10 @@ def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:
     for folder in sources:
         left = folder / f"{name}.failed.ipynb"
         failed = failed or (left if left.is_file() else None)
-        executed = read_executed(folder / f"{name}.ipynb")
+        executed = notebooks.read_executed(folder / f"{name}.ipynb")
         # Beside a failed run lies what an earlier one has left, perhaps of other code.
         if executed and not (left == failed and problems(executed, own)):
-            page = scrub(refresh(executed, own) or executed, book, name)
+            page = notebooks.scrub(notebooks.refresh(executed, own) or executed, book, name)
             break
     for number, cell in enumerate(page.cells):
         if cell.cell_type == "markdown" and cell.source.startswith("# "):
@@ -214,7 +206,7 @@ def _failure(failed: Path | None, page: nbformat.NotebookNode) -> str:
 
 
 def _summary(page: nbformat.NotebookNode, own: nbformat.NotebookNode) -> str:
-    about, record = page.metadata.get("symgen"), provenance_record(page)
+    about, record = page.metadata.get("symgen"), notebooks.provenance_record(page)
     if not about:
         return '<p class="edition">This chapter has not been executed yet.</p>'
     parts = [f"Preset <b>{plain(about['preset'])}</b>"]
