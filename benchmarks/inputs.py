@@ -29,6 +29,6 @@ def outputs(n: int, samples: int) -> Tensor:
     """Return v (samples, 2**n) of test samples, n patches of the first feature map masked."""
     data, model = network()
     x, y = data.parts["test"].batch(torch.arange(samples))
-    baseline = symgen.mean_baseline(model, data.parts["target"].batch(torch.arange(500))[0])
+    value = symgen.mean_feature(model, data.parts["target"].batch(torch.arange(500))[0])
     variables = symgen.draw_patches(samples, n=n)
-    return symgen.masked_outputs(model, x, y, variables, baseline, progress=False)
+    return symgen.masked_outputs(model, x, y, variables, value, progress=False)

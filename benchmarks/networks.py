@@ -5,9 +5,11 @@ from torch import nn
 
 import symgen
 from benchmarks.rows import Row, ratio_of, seconds
+from symgen.masking.hooks import Inputs
+from symgen.masking.mask_values import mean_embedding, token_embedding
 from symgen.masking.prefix_tree import PrefixTree, plain_runner
-from symgen.masking.states import evaluating, run_all
 from symgen.masking.spans import TextVariables
+from symgen.masking.states import evaluating, run_all
 
 STATES = 1024
 BATCH = 128
@@ -28,8 +30,7 @@ def _images(name: str):
     model = model.to(memory_format=torch.channels_last)
     x = torch.randn(STATES, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     x = x.contiguous(memory_format=torch.channels_last)
-    baseline = symgen.mean_baseline(model, x[:64])
-    return model, x, symgen.draw_patches(1, n=10), baseline
+    return model, x, symgen.draw_patches(1, n=10), symgen.mean_feature(model, x[:64])
 
 
 def _texts():
@@ -37,8 +38,7 @@ def _texts():
     ids = torch.randint(5, 5000, (STATES, 32), generator=torch.Generator().manual_seed(0))
     mask = torch.ones_like(ids)
     variables = TextVariables((tuple((3 * i + 1,) for i in range(10)),))
-    baseline = symgen.token_baseline(model, 4)
-    return model, {"input_ids": ids, "attention_mask": mask}, variables, baseline
+    return model, {"input_ids": ids, "attention_mask": mask}, variables, token_embedding(model, 4)
 
 
 def throughput(quick: bool) -> list[Row]:
@@ -46,11 +46,11 @@ def throughput(quick: bool) -> list[Row]:
     rows = []
     repeats = 3 if quick else 5
     for name in ("resnet18", "vgg11", "bert-tiny"):
-        model, x, variables, baseline = _texts() if name.startswith("bert") else _images(name)
+        model, x, variables, value = _texts() if name.startswith("bert") else _images(name)
         one = {k: t[:1] for k, t in x.items()} if isinstance(x, dict) else x[:1]
         target = torch.zeros(1, dtype=torch.long)
 
-        def ours(a=(model, one, target, variables, baseline)):
+        def ours(a=(model, one, target, variables, value)):
             return symgen.masked_outputs(*a, batch_size=BATCH, progress=False)
 
         def bare(model=model, x=x):
@@ -92,15 +92,13 @@ def prefix_tree(quick: bool) -> list[Row]:
     millions = sum(p.numel() for p in model.parameters()) / 1e6
     prompt = torch.randint(5, 16000, (40,), generator=torch.Generator().manual_seed(0))
     variables = TextVariables((tuple((4 * i,) for i in range(10)),))
-    target, baseline = torch.tensor([7]), symgen.mean_embedding_baseline(model)
-    runner = plain_runner(model, [prompt], target, variables, baseline)
+    target, value = torch.tensor([7]), mean_embedding(model)
+    runner = plain_runner(model, [prompt], target, variables, value)
     with torch.inference_mode():
         tree = PrefixTree(runner, 0)
         tree.run(8)
         wall, _, v = seconds(
-            lambda: symgen.masked_outputs(
-                model, [prompt], target, variables, baseline, progress=False
-            )
+            lambda: symgen.masked_outputs(model, [prompt], target, variables, value, progress=False)
         )
         plain, _, full = seconds(lambda: run_all(runner, BATCH, False))
     off = float((v - full).abs().max())
@@ -125,12 +123,11 @@ def prefix_tree(quick: bool) -> list[Row]:
 
 def end_to_end(quick: bool) -> list[Row]:
     """Image in, certified interactions out."""
-    model, x, variables, baseline = _images("resnet18")
-    target = torch.zeros(1, dtype=torch.long)
+    model, x, variables, value = _images("resnet18")
+    one = Inputs(x[:1], torch.zeros(1, dtype=torch.long))
 
     def ours():
-        v = symgen.masked_outputs(model, x[:1], target, variables, baseline, BATCH, progress=False)
-        return symgen.sparsify(v)
+        return symgen.extract(model, one, variables, value, batch_size=BATCH, progress=False)
 
     ours()
     mine, bare = ratio_of(ours, lambda: _bare(model, x), 3 if quick else 5)

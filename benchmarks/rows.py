@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from symgen.method.dynamics import EXTRACTION_CODE
-from symgen.storage import atomic
+from symgen import extract, moebius
 from symgen.fingerprints import code_fingerprint, fingerprint
+from symgen.storage import atomic
 
 FOLDER = Path("_build/bench")
 
@@ -93,7 +93,7 @@ def kept(name: str, preset: str, force: bool, measure: Callable[[], list[Row]]) 
 def code() -> str:
     """Return the fingerprint of what is measured and of what measures it."""
     sources = {p.name: p.read_text() for p in sorted(Path(__file__).parent.glob("*.py"))}
-    return fingerprint([code_fingerprint(*EXTRACTION_CODE, "prefix_tree"), sources])
+    return fingerprint([code_fingerprint(extract, moebius), sources])
 
 
 def write(path: Path, content: dict) -> None:

@@ -14,8 +14,8 @@ import warnings
 import pandas as pd
 import torch
 
-from symgen.models import loop
 from symgen.data.datasets import load_dataset
+from symgen.models import loop
 from symgen.models.training import NearChanceWarning, train
 
 # Network, data set, training samples, epochs, seeds, augmented: the most trainings of the network

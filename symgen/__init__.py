@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from symgen.masking.patches import draw_patches
     from symgen.masking.prompts import Prompt, draw_prompts
     from symgen.masking.spans import draw_words
-    from symgen.method.dynamics import Dynamics, phases, track
+    from symgen.method.dynamics import Dynamics, track
+    from symgen.method.language import LanguageStudy, Tuning
+    from symgen.method.phases import phases
     from symgen.method.statistics import Interval, interval
     from symgen.method.study import Study
     from symgen.method.transfer import (
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
         remove,
         transfer,
     )
+    from symgen.models.config import TrainingConfig
     from symgen.models.language import LanguageModel, open_language_model
-    from symgen.models.loop import TrainingConfig
     from symgen.models.registry import build_network
     from symgen.models.training import train
     from symgen.split.sparsify import sparsify

@@ -123,9 +123,9 @@ def reached(*used: Callable | str) -> set[tuple[str, str]]:
         pending += [(name, "*") for name in names]
     seen, found = set(pending), set()
     while pending:
-        module, name = pending.pop()
+        module, asked = pending.pop()
         code = _code(module)
-        for name in code.definitions if name == "*" else [name, *code.statements]:
+        for name in code.definitions if asked == "*" else [asked, *code.statements]:
             part = code.definition(name)
             if part is None:
                 continue
@@ -148,7 +148,7 @@ class _Code:
     def __init__(self, name: str | None, tree: ast.Module):
         self.name, self.tree = name, tree
         self.definitions: dict[str, list[ast.stmt]] = {}
-        self.imports: dict[str, tuple[str, str | None]] = {}
+        self.imports: dict[str, tuple[str, str | None] | str] = {}
         self.statements: list[str] = []
         self._parts: dict[str, _Part | None] = {}
         for node in tree.body:
@@ -182,9 +182,8 @@ class _Code:
         """Return module and name of the definition that a name stands for, following imports."""
         if name in self.definitions and self.name is not None:
             return self.name, name
-        if name in self.definitions or name not in self.imports:
-            return None
-        return _find(*self.imports[name])
+        found = None if name in self.definitions else self.imports.get(name)
+        return _find(*found) if isinstance(found, tuple) else None
 
     def definition(self, name: str) -> _Part | None:
         if name not in self._parts:
@@ -198,7 +197,8 @@ class _Code:
         if any(_marked(node) for node in nodes):
             return None
         inner = [each for node in nodes for each in ast.walk(node)]
-        local = {k: v for x in inner for k, v in (_bound(x).items() if _is_import(x) else ())}
+        local = {k: v for x in inner if _is_import(x) for k, v in _bound(x).items()}
+        elsewhere = {**self.imports, **local}
         # A variable of the same name hides a module.
         hidden = {x.arg for x in inner if isinstance(x, ast.arg)}
         hidden |= {x.id for x in inner if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
@@ -207,7 +207,8 @@ class _Code:
         def resolve(node: ast.AST) -> tuple[str, str] | None:
             """Return what a name or a chain of attributes stands for, if that is of symgen."""
             if isinstance(node, ast.Name):
-                found = _find(*local[node.id]) if node.id in local else self.target(node.id)
+                bound = local.get(node.id)
+                found = _find(*bound) if isinstance(bound, tuple) else self.target(node.id)
                 return None if found and found[1] == "*" and node.id in hidden else found
             if isinstance(node, ast.Attribute) and (base := resolve(node.value)):
                 return _find(base[0], node.attr) if base[1] == "*" else None
@@ -217,6 +218,8 @@ class _Code:
             if isinstance(node, (ast.Name, ast.Attribute)) and (found := resolve(node)):
                 reaches[found] = None
                 return f"Name({found[1] if found[1] != '*' else 'module'})"
+            if isinstance(node, ast.Name) and isinstance(elsewhere.get(node.id), str):
+                return f"Name({elsewhere[node.id]})"
             return _dump(node, write)
 
         return _Part(write(nodes), tuple(reaches)) if nodes else None
@@ -231,17 +234,21 @@ def _is_import(node: Any) -> bool:
     return isinstance(node, (ast.Import, ast.ImportFrom))
 
 
-def _bound(node: ast.Import | ast.ImportFrom) -> dict[str, tuple[str, str | None]]:
-    """Return the names that an import binds to parts of symgen, each as module and name in it."""
+def _bound(node: ast.Import | ast.ImportFrom) -> dict[str, tuple[str, str | None] | str]:
+    """Return what names an import binds: to module and name in symgen, or to a name elsewhere."""
     if isinstance(node, ast.ImportFrom):
         head, _, module = (node.module or "").partition(".")
-        return {a.asname or a.name: (module, a.name) for a in node.names if head == "symgen"}
-    parts = [(a, *a.name.partition(".")) for a in node.names]
-    return {
-        a.asname or head: (rest if a.asname else "", None)
-        for a, head, _, rest in parts
-        if head == "symgen"
-    }
+        return {
+            a.asname or a.name: (module, a.name) if head == "symgen" else f"{node.module}.{a.name}"
+            for a in node.names
+        }
+    found: dict[str, tuple[str, str | None] | str] = {}
+    for alias in node.names:
+        head, _, rest = alias.name.partition(".")
+        whole = alias.name if alias.asname else head
+        own = (rest if alias.asname else "", None)
+        found[alias.asname or head] = own if head == "symgen" else whole
+    return found
 
 
 def _find(module: str, name: str | None) -> tuple[str, str]:
@@ -286,13 +293,11 @@ def _dump(node: Any, write: Callable[[Any], str]) -> str:
 
     `ast.dump` and `ast.unparse` do not: versions differ in fields and texts that are empty.
     """
-    if _is_import(node):
-        return ""
     if isinstance(node, ast.AST):
         fields = dict(_fields(node))
         return f"{type(node).__name__}({', '.join(f'{k}={write(v)}' for k, v in fields.items())})"
     if isinstance(node, list):
-        return f"[{', '.join(map(write, node))}]"
+        return f"[{', '.join(write(each) for each in node if not _is_import(each))}]"
     return repr(node)
 
 

@@ -76,7 +76,7 @@ class Interactions:
         return interaction_order(self.n).to(self.and_.device)
 
     @property
-    def span(self) -> Float[Tensor, "*batch"]:
+    def total_effect(self) -> Float[Tensor, "*batch"]:
         """Size of the total effect, abs(v[N] - v[0]): the scale of App. M and of the noise."""
         return (self.full - self.bias).abs()
 
@@ -133,7 +133,7 @@ class Interactions:
         Args:
             tau: threshold, a number or a tensor (...); None means 0.05 relative to "max".
             relative_to: what tau is a share of: "max", each sample's largest absolute effect
-                of both types; "span", the mean of abs(v[N] - v[0]) over the samples (App. M);
+                of both types; "total effect", the mean of abs(v[N] - v[0]) over samples (App. M);
                 or "absolute" (the default where tau is given): tau is in units of v.
             top: keep the `top` largest of each sample instead (Algorithm 1); no tau then.
 
@@ -163,7 +163,7 @@ class Interactions:
             tau, relative_to = SALIENT_SHARE, relative_to or "max"
         scales = {
             "max": lambda: self.effects.abs().amax((-2, -1)),
-            "span": lambda: self.span.mean(),
+            "total effect": lambda: self.total_effect.mean(),
             "absolute": lambda: torch.ones_like(self.bias),
         }
         relative_to = relative_to or "absolute"
@@ -286,10 +286,3 @@ class Interactions:
             f"{path} holds {found!r}, not {FORMAT!r} as Interactions.save writes; find the "
             "interactions again with this version and save them"
         )
-
-
-def concatenate(parts: Sequence[Interactions]) -> Interactions:
-    """Return the samples of several `Interactions` one after the other."""
-    return Interactions(
-        *(torch.cat([getattr(p, f.name) for p in parts]) for f in dataclasses.fields(Interactions))
-    )

@@ -73,6 +73,7 @@ def cache_folder() -> Path:
         ) from error
 
 
+@not_a_result
 def store(path: str | os.PathLike, tensors: Mapping[str, torch.Tensor], info: Mapping) -> None:
     """Write tensors and their description so that no reader ever sees half of it.
 
@@ -138,6 +139,7 @@ def fetch_info(path: str | os.PathLike) -> dict[str, Any]:
     return said
 
 
+@not_a_result
 def fetch(path: str | os.PathLike) -> tuple[dict[str, torch.Tensor], dict] | None:
     """Read what `store` wrote, or return None where there is nothing (or nothing whole) to read.
 

@@ -1,9 +1,11 @@
 """What tests share: checked shapes, fixed random examples, a cache of their own, a small book."""
 
+import inspect
 import os
 import shutil
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import hypothesis
@@ -30,7 +32,8 @@ def pytest_configure(config):
         config.symgen_cache = tempfile.mkdtemp(prefix="symgen-cache-")
         os.environ["SYMGEN_CACHE"] = config.symgen_cache
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    for name in ("SYMGEN_DATA", "SYMGEN_OUT", "SYMGEN_RUN"):
+    compared = any("test_fresh_tables" in argument for argument in config.args)
+    for name in ("SYMGEN_DATA", "SYMGEN_RUN", *["SYMGEN_OUT"] * (not compared)):
         os.environ.pop(name, None)
 
     import torch
@@ -56,19 +59,25 @@ def one_thread():
 
 
 @pytest.fixture
-def modules_that_run():
-    """A function that calls another, and returns the names of symgen's modules whose code ran."""
+def functions_that_run():
+    """A function that calls another, and returns the definitions of symgen whose code ran."""
+    import symgen
+
+    folder = str(Path(symgen.__file__).parent)
 
     def run(function):
         ran = set()
-        sys.setprofile(lambda frame, *_: ran.add(Path(frame.f_code.co_filename)))
+        for here in (sys, threading):  # this thread, and those that it starts
+            here.setprofile(lambda frame, *_: ran.add(frame.f_code))
         try:
             function()
         finally:
-            sys.setprofile(None)
-        import symgen
-
-        return {path.stem for path in ran if path.parent == Path(symgen.__file__).parent}
+            for here in (sys, threading):
+                here.setprofile(None)
+        # Functions and methods: the bodies of modules and classes run where they are imported.
+        codes = [x for x in ran if x.co_filename.startswith(folder)]
+        own = {x.co_qualname.split(".")[0] for x in codes if x.co_flags & inspect.CO_OPTIMIZED}
+        return {name for name in own if name.isidentifier()}
 
     return run
 

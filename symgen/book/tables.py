@@ -10,6 +10,7 @@ import pandas as pd
 
 from symgen.fingerprints import PACKAGE
 from symgen.method.claims.judgement import VERDICTS, Contrast, Judgement
+from symgen.method.statistics import Interval
 
 DATA = PACKAGE.parent / "data"
 SIGNS = dict(zip(VERDICTS, ("+", "\u2212", "0", "?", "\u00b7"), strict=True))
@@ -100,7 +101,9 @@ def claim_rows(name: str, judged: Mapping[str, Judgement]) -> pd.DataFrame:
     """
     rows = []
     for setting, found in judged.items():
-        nothing = Contrast(found.note or "nothing could be measured", (None,) * 3, 1)
+        nothing = Contrast(
+            found.note or "nothing could be measured", Interval(*(float("nan"),) * 3), 1
+        )
         for one in found.contrasts or [nothing]:
             mean, low, high = one.value
             rows.append({
@@ -133,9 +136,9 @@ def claim_box(name: str, rule: str, judged: Mapping[str, Judgement]) -> Page:
         sign = f"<td rowspan={max(1, len(found.contrasts))}>{_sign(found.verdict)}</td>"
         where = f"<td rowspan={max(1, len(found.contrasts))}>{html.escape(setting)}{count}</td>"
         for one in found.contrasts:
-            mark = "" if len(found.contrasts) == 1 else f" <small>{SIGNS[one.verdict]}</small>"
-            cells = (html.escape(one.measure), f"{_told(one)}{mark}", html.escape(_claimed(one)))
-            middle = "".join(f"<td>{cell}</td>" for cell in cells)
+            sided = "" if len(found.contrasts) == 1 else f" ({SIGNS[one.verdict]})"
+            cells = (one.measure, _told(one), f"{_claimed(one)}{sided}")
+            middle = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
             lines.append(f"<tr>{where}{middle}{sign}</tr>")
             where = sign = ""
             plain.append(f"{setting}: {one.measure}: {_told(one)}, {one.verdict}")

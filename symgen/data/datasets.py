@@ -1,9 +1,7 @@
 """Data sets: loading by name, and splits for target network, baseline networks and testing."""
 
 import dataclasses
-import functools
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,14 +9,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from symgen.data.hub import DATASETS, SMALL, Source, read_rows
-from symgen.data.parts import ImagePart, LargeImagePart, Part, TextPart, decode
-from symgen.data.rows import Rows
+from symgen.data.hub import DATASETS, Source, read_rows
+from symgen.data.images import image_part
+from symgen.data.parts import Part, TextPart
 from symgen.data.splits import add_noise, aliases, choose_classes, deal, part_names
-from symgen.data.texts import load_texts, load_tokenizer
+from symgen.data.texts import load_tokenizer
 from symgen.literal import nearest
-
-__all__ = ["Data", "Samples", "load_dataset", "load_texts"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +43,7 @@ class Samples:
 
     def show(self, i: int) -> Any:
         """Return sample i for display: a uint8 array (height, width, 3), or its text."""
-        position = int(self.index[i])
-        part = self.part
-        return part.text(position) if isinstance(part, TextPart) else part.image(position)
+        return self.part.show(int(self.index[i]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +56,6 @@ class Data:
         classes: names of the classes.
         parts: name to `Part`; always "target", "baseline" and "test".
         tokenizer: of a text data set, else None.
-        identity: the arguments that produced it.
-        skipped: corrupt images that were left out, as "split row".
     """
 
     name: str
@@ -71,8 +63,6 @@ class Data:
     classes: list[str]
     parts: dict[str, Part]
     tokenizer: Any = None
-    identity: dict = dataclasses.field(default_factory=dict)
-    skipped: tuple[str, ...] = ()
 
     def part(self, name: str) -> Part:
         """Return the part with this name."""
@@ -84,11 +74,6 @@ class Data:
         return self.parts[name]
 
     @property
-    def image_size(self) -> int | None:
-        """Pixels a side of the images as the networks see them; None for texts."""
-        return None if self.kind == "text" else self.parts["target"].image(0).shape[0]
-
-    @property
     def spec(self) -> dict[str, Any]:
         """The options of `build_network` that follow from the data.
 
@@ -97,7 +82,8 @@ class Data:
             {'classes': 10, 'channels': 3, 'image_size': 20}
         """
         if self.kind == "image":
-            return {"classes": len(self.classes), "channels": 3, "image_size": self.image_size}
+            side = len(self.parts["target"].show(0))
+            return {"classes": len(self.classes), "channels": 3, "image_size": side}
         return {
             "classes": len(self.classes),
             "vocabulary": len(self.tokenizer),
@@ -200,7 +186,6 @@ def load_dataset(
     names, count = part_names(split)
     if not 0 <= label_noise <= 1:
         raise ValueError(f"label_noise={label_noise}: expected a share from 0 to 1")
-    given = tokenizer if isinstance(tokenizer, (str, int, type(None))) else "given"
     if max_length < 3:
         raise ValueError(f"max_length={max_length}: expected at least 3 tokens")
     train, test = read_rows(name, "train", revision), read_rows(name, "test", revision)
@@ -232,70 +217,17 @@ def load_dataset(
     for k, (rows, origin, index) in enumerate(everything):
         key = names[k] if k < len(everything) - 1 else "test"
         if rows.kind == "text":
-            make = functools.partial(_text_part, tokenizer=tokenizer, max_length=max_length)
+            labels = torch.from_numpy(remap[rows.labels[index]])
+            parts[key] = TextPart(rows.take(index), labels, tokenizer, max_length)
         else:
-            make = functools.partial(_image_part, source=source)
-        parts[key], lost = make(rows, index, remap)
-        skipped |= {f"{origin} {i}": error for i, error in lost.items()}
+            parts[key], lost = image_part(rows, index, remap, source)
+            skipped |= {f"{origin} {i}": error for i, error in lost.items()}
         if key != "test":
             add_noise(parts[key], label_noise, len(kept), seed, k)
     _report(skipped, sum(len(i) for _, _, i in everything), name)
     for alias, original in aliases(names).items():
         parts[alias] = parts[original]
-    identity = {
-        "name": name, "revision": revision, "train_size": train_size, "label_noise": label_noise,
-        "split": split, "classes": classes, "test_size": test_size, "seed": seed,
-        "max_length": max_length, "tokenizer": given,
-    }  # fmt: skip
-    return Data(name, train.kind, class_names, parts, tokenizer, identity, tuple(skipped))
-
-
-def _text_part(
-    rows: Rows, index: np.ndarray, remap: np.ndarray, tokenizer: Any, max_length: int
-) -> tuple[Part, dict[int, str]]:
-    labels = torch.from_numpy(remap[rows.labels[index]])
-    return TextPart(rows.take(index), labels, tokenizer, max_length), {}
-
-
-def _image_part(
-    rows: Rows, index: np.ndarray, remap: np.ndarray, source: Source
-) -> tuple[Part, dict[int, str]]:
-    raw = rows.take(index)
-    boxes = None if rows.boxes is None else rows.boxes[index]
-
-    def pixels(i: int) -> np.ndarray | str:
-        try:
-            # A whole decode at an eighth of the size is enough to find a cut-off file.
-            image = decode(raw[i], draft=None if size <= SMALL else (size // 8, size // 8))
-        except ValueError as error:
-            return str(error)
-        if size > SMALL:
-            return np.empty(0)
-        return np.asarray(image if image.size == (size, size) else image.resize((size, size)))
-
-    size = source.size or _native_size(raw)
-    with ThreadPoolExecutor() as pool:
-        decoded = list(pool.map(pixels, range(len(raw))))
-    good = [i for i, image in enumerate(decoded) if not isinstance(image, str)]
-    labels = torch.from_numpy(remap[rows.labels[index[good]]])
-    if size > SMALL:
-        source = dataclasses.replace(source, size=size)
-        kept = None if boxes is None else boxes[good]
-        part = LargeImagePart([raw[i] for i in good], labels, source, kept)
-    else:
-        stacked = np.stack([decoded[i] for i in good]) if good else np.empty((0, 1, 1, 3), np.uint8)
-        part = ImagePart(torch.from_numpy(stacked).permute(0, 3, 1, 2).contiguous(), labels, source)
-    return part, {int(index[i]): e for i, e in enumerate(decoded) if isinstance(e, str)}
-
-
-def _native_size(raw: list) -> int:
-    for first in raw[:10]:
-        try:
-            width, height = decode(first).size
-        except ValueError:
-            continue
-        return width if width == height and width <= SMALL else 224
-    return 224
+    return Data(name, train.kind, class_names, parts, tokenizer)
 
 
 def _report(skipped: dict[str, str], total: int, name: str) -> None:

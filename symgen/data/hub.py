@@ -4,17 +4,17 @@ import dataclasses
 import functools
 import json
 import os
-import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from symgen.data import planted
-from symgen.data.rows import Rows, read_files, readable, recognised
+from symgen.data.rows import Rows, check_sums, read_files, readable, recognised
 from symgen.literal import nearest
-from symgen.storage import sha256
 
+# Names of the split that nothing is trained on, the better one first.
+HELD_OUT = ("test", "validation", "valid", "val", "dev")
 # Images up to this many pixels a side are held in memory, and get networks with a small stem.
 SMALL = 64
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -103,46 +103,6 @@ def local_folder(name: str, revision: str | None = None) -> Path | None:
     return folder
 
 
-def check_sums(folder: Path, root: Path) -> None:
-    """Compare the files of a folder with those listed in ``SHA256SUMS`` of `SYMGEN_DATA`, if any.
-
-    The list has lines as the command ``sha256sum`` writes them, with paths from `root` on.
-
-    Raises:
-        ValueError: with both sums, where they differ.
-    """
-    listed = root / "SHA256SUMS"
-    if not listed.is_file():
-        return
-    with readable(listed, "text", "write it again with the command sha256sum"):
-        lines = listed.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        # An asterisk marks a file read as binary.
-        found = re.fullmatch(r"([0-9a-fA-F]{64}) [ *]?([^\0]+?)\s*", line)
-        if not found:
-            raise ValueError(
-                f"line {number} of {listed} is {line[:80]!r}; expected 64 hexadecimal digits and a "
-                "path, as the command sha256sum writes them"
-            )
-        wanted, path = found[1], root / found[2]
-        if not path.is_relative_to(folder) or not path.is_file():
-            continue
-        status = path.stat()
-        found = _known_sum(path, status.st_size, status.st_mtime_ns)
-        if found != wanted.lower():
-            raise ValueError(
-                f"{path} has the checksum {found}, but {listed} says {wanted}; copy the file again"
-            )
-
-
-@functools.cache
-def _known_sum(path: Path, size: int, changed: int) -> str:
-    """Return the checksum of a file, read once for each size and time of change."""
-    return sha256(path)
-
-
 def unavailable(name: str, what: str, example: str, cause: object) -> FileNotFoundError:
     """Return the error that names both ways to get a data set or model that is not here."""
     root = os.environ.get("SYMGEN_DATA") or "$SYMGEN_DATA"
@@ -226,7 +186,7 @@ def read_rows(name: str, split: str, revision: str | None = None) -> Rows:
         ValueError: where a split, an input column or a label column is missing.
     """
     splits = open_splits(name, revision)
-    wanted = ["train"] if split == "train" else ["test", "validation", "valid", "val", "dev"]
+    wanted = ("train",) if split == "train" else HELD_OUT
     for candidate in wanted:
         if candidate in splits:
             read = splits[candidate]()
@@ -288,6 +248,17 @@ def resolve(name: str) -> str:
 
 
 def from_pretrained(kind: str, name: str, **options: Any) -> Any:
+    """Return what a class of `transformers` loads from a folder, or by its id.
+
+    Args:
+        kind: name of the class, such as "AutoTokenizer".
+        name: see `resolve`.
+        **options: of the class's `from_pretrained`.
+
+    Raises:
+        ValueError: for a folder in another format.
+        FileNotFoundError: where there is neither a local copy nor a way to the hub.
+    """
     loader, path = getattr(import_transformers(), kind), resolve(name)
     try:
         # Code that comes with a model is never run: not asked for, and not by a typed "y" either.

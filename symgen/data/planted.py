@@ -1,9 +1,12 @@
-"""What comes with the package: digits, and texts whose labels or last words follow planted logic."""
+"""What comes with the package: digits, and texts with planted labels or last words."""
 
 import itertools
 from collections.abc import Sequence
 
 import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from symgen.data.rows import Rows
 
@@ -85,8 +88,39 @@ def planted_score(text: str) -> float:
         (2.0, -2.0)
     """
     words = set(text.split())
-    score = 2.0 * bool(words & set(PRAISE)) - 2.0 * bool(words & set(BLAME))
-    return -score if words & set(NEGATORS) else score
+    return _score(*(bool(words & set(kind)) for kind in (PRAISE, BLAME, NEGATORS)))
+
+
+def planted_outputs(
+    texts: Sequence[str], words: Sequence[Sequence[str]], labels: Sequence[int] | Tensor
+) -> Float[Tensor, "sample state"]:
+    """Return the planted score of sentences on all masked states, for their own class.
+
+    Args:
+        texts: sentences.
+        words: the n input variables of each; a masked word is gone wherever it stands.
+        labels: 1 for praise, 0 for blame: the sign of the score.
+
+    Example:
+        >>> planted_outputs(["it is hardly superb"], [["hardly", "superb"]], [0]).tolist()
+        [[0.0, 0.0, -2.0, 2.0]]
+    """
+    rows = []
+    for text, own, label in zip(texts, words, labels, strict=True):
+        present = np.arange(2 ** len(own))[:, None] >> np.arange(len(own)) & 1 > 0
+        rest = set(text.split()) - set(own)
+        left = [
+            present[:, [word in kind for word in own]].any(1) | bool(rest & set(kind))
+            for kind in (PRAISE, BLAME, NEGATORS)
+        ]
+        rows.append(_score(*left) * (1 if label else -1))
+    # Without the sign that a zero may have.
+    return torch.tensor(np.array(rows)) + 0.0
+
+
+def _score(praise: np.ndarray | bool, blame: np.ndarray | bool, negated: np.ndarray | bool):
+    """Return the score, given on which states a word of each kind is present."""
+    return (2.0 * praise - 2.0 * blame) * (1 - 2.0 * negated) + 0.0
 
 
 def planted_sentences(split: str) -> Rows:

@@ -1,15 +1,19 @@
-"""The rows of one split in one form: recognised columns of files, checked, never opened as paths."""
+"""The rows of one split in one form: columns of files, recognised and checked, never paths."""
 
 import contextlib
 import dataclasses
+import functools
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from symgen.storage import sha256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +54,46 @@ def readable(path: os.PathLike | str, kind: str, advice: str) -> Iterator[None]:
     except BaseException as error:  # such as the panic of a library in Rust
         said = " ".join((str(error) or type(error).__name__).split())
         raise ValueError(f"{path} cannot be read as {kind} ({said[:300]}); {advice}") from error
+
+
+def check_sums(folder: Path, root: Path) -> None:
+    """Compare the files of a folder with those listed in ``SHA256SUMS`` of `SYMGEN_DATA`, if any.
+
+    The list has lines as the command ``sha256sum`` writes them, with paths from `root` on.
+
+    Raises:
+        ValueError: with both sums, where they differ.
+    """
+    listed = root / "SHA256SUMS"
+    if not listed.is_file():
+        return
+    with readable(listed, "text", "write it again with the command sha256sum"):
+        lines = listed.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        # An asterisk marks a file read as binary.
+        found = re.fullmatch(r"([0-9a-fA-F]{64}) [ *]?([^\0]+?)\s*", line)
+        if not found:
+            raise ValueError(
+                f"line {number} of {listed} is {line[:80]!r}; expected 64 hexadecimal digits and a "
+                "path, as the command sha256sum writes them"
+            )
+        wanted, path = found[1], root / found[2]
+        if not path.is_relative_to(folder) or not path.is_file():
+            continue
+        status = path.stat()
+        found = _known_sum(path, status.st_size, status.st_mtime_ns)
+        if found != wanted.lower():
+            raise ValueError(
+                f"{path} has the checksum {found}, but {listed} says {wanted}; copy the file again"
+            )
+
+
+@functools.cache
+def _known_sum(path: Path, size: int, changed: int) -> str:
+    """Return the checksum of a file, read once for each size and time of change."""
+    return sha256(path)
 
 
 def read_files(paths: list[Path]) -> Any:

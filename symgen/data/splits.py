@@ -96,5 +96,5 @@ def add_noise(part: Part, share: float, classes: int, seed: int, k: int) -> None
     count = round(share * len(part))
     chosen = generator.permutation(len(part))[:count]
     step = torch.from_numpy(generator.integers(1, classes, size=count))
-    part.labels = part.clean_labels.clone()
+    part.labels = part.labels.clone()
     part.labels[chosen] = (part.labels[chosen] + step) % classes

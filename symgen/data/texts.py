@@ -8,7 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from symgen.data.hub import DATASETS, Source, from_pretrained, import_transformers, open_splits
+from symgen.data.hub import (
+    DATASETS,
+    HELD_OUT,
+    Source,
+    from_pretrained,
+    import_transformers,
+    open_splits,
+)
 from symgen.data.rows import Rows, json_lines, readable, text_columns
 from symgen.literal import nearest
 
@@ -168,7 +175,7 @@ def split_texts(name: str) -> dict[str, list[str]]:
         name: see `load_texts`.
     """
     splits = open_splits(name)
-    held = next((s for s in ("test", "validation", "valid", "dev") if s in splits), None)
+    held = next((s for s in HELD_OUT if s in splits), None)
     if held and len(splits) > 1:
         train, test = load_texts(name, "train"), load_texts(name, held)
     else:

@@ -22,10 +22,10 @@ from symgen.figures.conditions import (
     plot_order_tail,
 )
 from symgen.figures.extraction import (
-    plot_baseline_values,
     plot_face,
     plot_graph,
     plot_interactions,
+    plot_mask_values,
     plot_matching,
     plot_price,
     plot_sparsity,
@@ -39,15 +39,13 @@ from symgen.figures.metric import (
     plot_similarity,
     plot_similarity_cuts,
 )
+from symgen.figures.removal import plot_removal, plot_removed_outputs, plot_several_removals
 from symgen.figures.style import COLOURS, WHISKERS, set_style, slider
 from symgen.figures.training import (
     plot_boundaries,
     plot_dynamics,
     plot_gains,
-    plot_removal,
-    plot_removed_outputs,
     plot_several_dynamics,
-    plot_several_removals,
     plot_training,
 )
 from symgen.figures.transfer import (

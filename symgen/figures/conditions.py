@@ -7,21 +7,27 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from symgen.figures.style import COLOURS, WHISKERS, panels
 from symgen.literal import no_math
+from symgen.method.conditions import never_falls
 from symgen.method.statistics import interval
+
+# Shares below this lie under the frame of `plot_order_tail`.
+FLOOR = 1e-4
 
 
 def plot_order_tail(
     tails: Mapping[str, Mapping[str, Tensor]], limit: float = 0.01
 ) -> tuple[Figure, pd.DataFrame]:
-    """Draw the share of strength at orders above M, for every M (App. B, Condition 1).
+    """Draw the share of strength at orders above M, for every M < n (App. B, Condition 1).
 
     Args:
-        tails: title of a panel to label to per-sample shares of `conditions.strength_above`.
+        tails: title of a panel to label ("AND", "OR", "no split" or another) to per-sample shares
+            of `conditions.strength_above`.
         limit: a share to mark.
 
     Returns:
@@ -29,21 +35,21 @@ def plot_order_tail(
     """
     figure, axes = panels(-(-len(tails) // 2), min(2, len(tails)), 3.5)
     known = {"AND": ("and", "-", "o"), "OR": ("or", "-", "s"), "no split": ("network", "--", "^")}
-    floor, rows = 1e-4, []
+    rows = []
     for ax, (title, lines) in zip(axes.flat, tails.items(), strict=False):
         for label, share in lines.items():
             colour, style, marker = known.get(label, ("chance", ":", "D"))
-            found = np.array([interval(share[:, m], share=True) for m in range(share.shape[1])])
-            above = np.arange(len(found))
-            look = {"color": COLOURS[colour], "marker": marker, "ms": 4, "label": label}
-            ax.plot(above, np.maximum(found[:, 0], floor / 9), style, **look)
-            low, high = np.maximum(found[:, 1:].T, floor / 9)
-            ax.fill_between(above, low, high, color=COLOURS[colour], alpha=0.2, lw=0)
-            columns = {"share": found[:, 0], "low95": found[:, 1], "high95": found[:, 2]}
+            above = np.arange(share.shape[1] - 1)  # Above order n there is nothing.
+            found = np.array([interval(share[:, m], share=True) for m in above])
+            seen = np.maximum(found, FLOOR / 9)
+            look = {"color": COLOURS[colour], "marker": marker, "ms": 4, "label": no_math(label)}
+            ax.plot(above, seen[:, 0], style, **look)
+            ax.fill_between(above, *seen[:, 1:].T, color=COLOURS[colour], alpha=0.2, lw=0)
+            columns = dict(zip(("share", "low95", "high95"), found.T, strict=True))
             rows.append(pd.DataFrame({"panel": title, "label": label, "above": above, **columns}))
         ax.axhline(limit, color="black", lw=1, ls=(0, (4, 2)))
         ax.annotate(f"{limit:.0%}", (0, limit), xytext=(-2, 3), textcoords="offset points", size=9)
-        ax.set(title=no_math(title), yscale="log", ylim=(floor, 1.5), xticks=above)
+        ax.set(title=no_math(title), yscale="log", ylim=(FLOOR, 1.5), xticks=above)
         ax.set(xlabel="M", ylabel="share above order M")
     for ax in axes.flat[len(tails) :]:
         ax.set_axis_off()
@@ -68,41 +74,46 @@ def plot_average_output(
     figure, axes = panels(len(averages), 2, 3.3)
     rows = []
     for (left, right), (title, u) in zip(axes, averages.items(), strict=True):
-        u = u.cpu().double()
-        m = np.arange(u.shape[1])
-        scaled = u / u.abs().amax(-1, keepdim=True).clamp(min=1e-12)
-        rising = (u.diff(dim=-1) >= 0).all(-1)
-        kinds = ((rising, "generalizable", "-", "never falls"),
-                 (~rising, "non-generalizable", "--", "falls somewhere"))  # fmt: skip
-        for kind, colour, line, label in kinds:
-            look = {"color": COLOURS[colour], "lw": 1, "alpha": 0.75}
-            for i, curve in enumerate(scaled[kind]):
-                name = f"{label} ({int(kind.sum())})" if i == 0 else None
-                left.plot(m, curve, line, label=name, **look)
-        low, high = torch.quantile(scaled, torch.tensor([0.1, 0.9], dtype=u.dtype), dim=0)
-        left.fill_between(m, low, high, color=COLOURS["all"], alpha=0.35, lw=0, zorder=0)
-        left.axhline(0, color="black", lw=0.8)
-        left.set(xlabel="m, variables present", ylabel="u(m) / largest |u|", xticks=m[::2])
-        left.set(title=no_math(title), ylim=(-1.08, 1.08))
-        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
-        left.legend(fontsize=9, columnspacing=1, **below)
-        falls = u.diff(dim=-1) < 0
-        found = np.array([interval(falls[:, k]) for k in m[:-1]])
-        luck = (reference[title].diff(dim=-1) < 0).double().mean(0).numpy()
-        style = {"color": COLOURS["non-generalizable"], "hatch": "///", "edgecolor": "white"}
-        right.bar(m[:-1] + 0.5, found[:, 0], width=0.8, label="share that falls", **style)
-        errors = np.abs(found[:, 1:].T - found[:, 0])
-        right.errorbar(m[:-1] + 0.5, found[:, 0], errors, **WHISKERS)
-        dashes = {"colors": COLOURS["chance"], "ls": (0, (2, 1)), "lw": 2}
-        right.hlines(luck, m[:-1] + 0.1, m[:-1] + 0.9, label="outputs shuffled", **dashes)
-        right.set(
-            xlabel="step from m to m + 1", ylabel="samples", ylim=(0, 1), title=no_math(title)
-        )
-        right.set_xticks(m[:-1] + 0.5, m[:-1])
-        right.legend(loc="upper right", fontsize=9)
-        columns = {"falls": found[:, 0], "low95": found[:, 1], "high95": found[:, 2]}
-        rows.append(pd.DataFrame({"panel": title, "m": m[:-1], **columns, "chance": luck}))
+        _draw_averages(left, u.cpu().double())
+        table = _draw_falls(right, u.cpu(), reference[title].cpu())
+        for ax in (left, right):
+            ax.set_title(no_math(title))
+        rows.append(table.assign(panel=title)[["panel", *table]])
     return figure, pd.concat(rows, ignore_index=True)
+
+
+def _draw_averages(ax: Axes, u: Tensor) -> None:
+    m = np.arange(u.shape[1])
+    scaled = u / u.abs().amax(-1, keepdim=True).clamp(min=1e-12)
+    kinds = ((1, "positive", "-", "never falls"), (0, "negative", "--", "falls somewhere"))
+    for kind, colour, line, label in kinds:
+        some = scaled[never_falls(u) == kind]
+        for i, curve in enumerate(some):
+            name = f"{label} ({len(some)})" if i == 0 else None
+            ax.plot(m, curve, line, color=COLOURS[colour], lw=1, alpha=0.75, label=name)
+    middle = torch.quantile(scaled, torch.tensor([0.1, 0.9], dtype=u.dtype), dim=0)
+    ax.fill_between(m, *middle, color=COLOURS["all"], alpha=0.35, lw=0, zorder=0)
+    ax.axhline(0, color="black", lw=0.8)
+    ax.set(xlabel="m, variables present", ylabel="u(m) / largest |u|", xticks=m[::2])
+    ax.set_ylim(-1.08, 1.08)
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": 2}
+    ax.legend(fontsize=9, columnspacing=1, **place)
+
+
+def _draw_falls(ax: Axes, u: Tensor, reference: Tensor) -> pd.DataFrame:
+    falls, luck = (x.diff(dim=-1) < 0 for x in (u, reference))
+    m, luck = np.arange(falls.shape[1]), luck.double().mean(0).numpy()
+    found = np.array([interval(falls[:, k]) for k in m])
+    style = {"color": COLOURS["negative"], "hatch": "///", "edgecolor": "white", "width": 0.8}
+    ax.bar(m + 0.5, found[:, 0], label="share that falls", **style)
+    ax.errorbar(m + 0.5, found[:, 0], np.abs(found[:, 1:].T - found[:, 0]), **WHISKERS)
+    dashes = {"colors": COLOURS["chance"], "ls": (0, (2, 1)), "lw": 2}
+    ax.hlines(luck, m + 0.1, m + 0.9, label="outputs shuffled", **dashes)
+    ax.set(xlabel="step from m to m + 1", ylabel="samples", ylim=(0, 1))
+    ax.set_xticks(m + 0.5, m)
+    ax.legend(loc="upper right", fontsize=9)
+    columns = dict(zip(("falls", "low95", "high95"), found.T, strict=True))
+    return pd.DataFrame({"m": m, **columns, "chance": luck})
 
 
 def plot_exponents(
@@ -126,34 +137,46 @@ def plot_exponents(
     top = 1.15 * max([2.0, *(float(p.nan_to_num(0).max()) for p in exponents.values())])
     for (left, right), (title, u) in zip(axes, averages.items(), strict=True):
         u, p = u.cpu().double(), exponents[title].cpu().double()
-        n, m = u.shape[1] - 1, np.arange(1, u.shape[1])
         up = u[:, -1] > 0
+        x = _logarithmic(left, u.shape[1] - 1)
         for curve in (u[up] / u[up, -1:])[:, 1:].numpy():
             look = {"color": COLOURS["network"], "lw": 0.9, "alpha": 0.5}
-            left.plot(m / n, np.where(curve > 0, curve, np.nan), **look)
-        bounds = [(m / n) ** e for e in expected]
-        left.fill_between(m / n, *bounds, color=COLOURS["and"], alpha=0.45, lw=0, zorder=3)
-        left.set(xscale="log", yscale="log", ylim=(0.02, 3), title=no_math(title))
-        left.set_xticks(m / n, [f"{k}/{n}" if k in (1, 2, 3, 5, n) else "" for k in m])
-        left.minorticks_off()
-        left.set(xlabel="m / n", ylabel="u(m) / u(n)")
-        right.axhspan(*expected, color=COLOURS["and"], alpha=0.45, lw=0, label="paper's range")
-        has = p > 0
-        groups = ((0, up & has, "o", "generalizable"), (1, ~up & has, "s", "all"))
-        for x, group, marker, colour in groups:
-            place = x + np.linspace(-0.25, 0.25, max(int(group.sum()), 2))[: int(group.sum())]
-            look = {"color": COLOURS[colour], "mec": "black", "mew": 0.5, "ms": 6, "ls": "none"}
-            right.plot(place, p[group].sort().values, marker, **look)
-        labels = []
-        for name, side in (("output rises", up), ("output falls", ~up)):
-            none, any_ = int((side & p.isnan()).sum()), int((side & (p == 0)).sum())
-            labels.append(f"{name} ({int(side.sum())})\nno p: {none}\nany small p: {any_}")
-        right.set_xticks([0, 1], labels)
-        right.set(xlim=(-0.5, 1.5), ylim=(0, top), ylabel="smallest p", title=no_math(title))
-        right.legend(loc="upper right", fontsize=9)
+            left.plot(x, np.where(curve > 0, curve, np.nan), **look)
+        grey = {"color": COLOURS["all"], "alpha": 0.6, "lw": 0}
+        left.fill_between(x, *(x**e for e in expected), zorder=3, **grey)
+        left.set_ylim(0.02, 3)
+        right.axhspan(*expected, label="paper's range", **grey)
+        _draw_exponents(right, p, up)
+        right.set_ylim(0, top)
+        for ax in (left, right):
+            ax.set_title(no_math(title))
         frame = {"panel": title, "sample": range(len(p)), "p": p.numpy(), "rises": up.numpy()}
         rows.append(pd.DataFrame(frame))
     return figure, pd.concat(rows, ignore_index=True)
+
+
+def _logarithmic(ax: Axes, n: int) -> np.ndarray:
+    """Prepare axes for u(m) / u(n), and return m / n for m = 1..n."""
+    m = np.arange(1, n + 1)
+    ax.set(xscale="log", yscale="log", xlabel="m / n", ylabel="u(m) / u(n)")
+    ax.set_xticks(m / n, [f"{k}/{n}" if k in (1, 2, 3, 5, n) else "" for k in m])
+    ax.minorticks_off()
+    return m / n
+
+
+def _draw_exponents(ax: Axes, p: Tensor, up: Tensor) -> None:
+    labels = []
+    looks = (("output rises", up, "o", "positive"), ("output falls", ~up, "s", "negative"))
+    for x, (name, side, marker, colour) in enumerate(looks):
+        some = p[side & (p > 0)].sort().values
+        place = x + np.linspace(-0.25, 0.25, max(len(some), 2))[: len(some)]
+        look = {"color": COLOURS[colour], "mec": "black", "mew": 0.5, "ms": 6, "ls": "none"}
+        ax.plot(place, some, marker, **look)
+        none, any_ = int((side & p.isnan()).sum()), int((side & (p == 0)).sum())
+        labels.append(f"{name} ({int(side.sum())})\nno p: {none}\nany small p: {any_}")
+    ax.set_xticks([0, 1], labels)
+    ax.set(xlim=(-0.5, 1.5), ylabel="smallest p")
+    ax.legend(loc="upper right", fontsize=9)
 
 
 def plot_one_average(v: Tensor, title: str = "") -> tuple[Figure, pd.DataFrame]:
@@ -167,44 +190,21 @@ def plot_one_average(v: Tensor, title: str = "") -> tuple[Figure, pd.DataFrame]:
         Figure, and a table: m, u, lowest, highest (of v[S] - v[0] over the states of that size).
     """
     figure, ((left, right),) = panels(1, 2, 3.3)
-    v = v.cpu().double()
-    n = (len(v) - 1).bit_length()
-    size = np.array([s.bit_count() for s in range(len(v))])
-    gain = (v - v[0]).numpy()
-    by_size = [gain[size == m] for m in range(n + 1)]
-    u, m = np.array([g.mean() for g in by_size]), np.arange(n + 1)
-    jitter = np.random.default_rng(0).uniform(-0.22, 0.22, len(v))
-    dots = {"color": COLOURS["all"], "ms": 2, "rasterized": True}
-    left.plot(size + jitter, gain, ".", **dots)
+    gain = (v - v[0]).cpu().double().numpy()
+    size = np.array([s.bit_count() for s in range(len(gain))])
+    by_size = [gain[size == m] for m in range(size.max() + 1)]
+    u, m = np.array([g.mean() for g in by_size]), np.arange(len(by_size))
+    jitter = np.random.default_rng(0).uniform(-0.22, 0.22, len(gain))
+    left.plot(size + jitter, gain, ".", color=COLOURS["all"], ms=2, rasterized=True)
     left.plot(m, u, "-o", color=COLOURS["network"], ms=4, label="u(m), their mean")
-    down = np.diff(u) < 0
-    for k in np.flatnonzero(down):
-        label = "falls" if k == np.flatnonzero(down)[0] else None
-        look = {"color": COLOURS["non-generalizable"], "lw": 3, "ls": (0, (2, 1))}
-        left.plot(m[k : k + 2], u[k : k + 2], label=label, **look)
+    for i, k in enumerate(np.flatnonzero(np.diff(u) < 0)):
+        look = {"color": COLOURS["negative"], "lw": 3, "ls": (0, (2, 1))}
+        left.plot(m[k : k + 2], u[k : k + 2], label=None if i else "falls", **look)
     left.axhline(0, color="black", lw=0.8)
     left.set(xlabel="m, variables present", ylabel="v[S] - v[0] (log odds)", xticks=m)
     left.legend(loc="best", fontsize=9)
-    above = u[1:] > 0
     if u[-1] > 0:
-        right.set(xscale="log", yscale="log", xlim=(0.9 / n, 1.1), ylim=(0.02, 2))
-        right.set_xticks(m[1:] / n, [f"{k}/{n}" if k in (1, 2, 3, 5, n) else "" for k in m[1:]])
-        ticks = [0.03, 0.1, 0.3, 1]
-        right.set_yticks(ticks, [f"{t:g}" for t in ticks])
-        right.minorticks_off()
-        right.set(xlabel="m / n", ylabel="u(m) / u(n)")
-        share = np.where(above, u[1:] / u[-1], np.nan)
-        right.plot(m[1:] / n, share, "-o", ms=4, color=COLOURS["network"])
-        if above.all() and n > 1:
-            slope = np.diff(np.log(share)) / np.diff(np.log(m[1:]))
-            k = int(slope.argmax())
-            look = {"color": COLOURS["and"], "lw": 4, "alpha": 0.6}
-            label = f"steepest: p = {max(slope[k], 0):.2f}"
-            right.plot(m[1 + k : 3 + k] / n, share[k : k + 2], label=label, **look)
-            right.legend(loc="lower right", fontsize=9)
-        elif n > 1:
-            text = "u(m) is not positive for every m:\nno p"
-            right.text(0.03, 0.95, text, transform=right.transAxes, va="top", size=10)
+        _draw_steepest(right, u)
     else:
         text = "u(n) is not positive:\nnothing to bound from below"
         right.text(0.5, 0.5, text, transform=right.transAxes, ha="center", va="center", size=10)
@@ -212,6 +212,28 @@ def plot_one_average(v: Tensor, title: str = "") -> tuple[Figure, pd.DataFrame]:
     figure.suptitle(no_math(title), fontsize=12, weight="bold")
     lowest, highest = [g.min() for g in by_size], [g.max() for g in by_size]
     return figure, pd.DataFrame({"m": m, "u": u, "lowest": lowest, "highest": highest})
+
+
+def _draw_steepest(ax: Axes, u: np.ndarray) -> None:
+    x = _logarithmic(ax, len(u) - 1)
+    ticks = [0.03, 0.1, 0.3, 1]
+    ax.set_yticks(ticks, [f"{t:g}" for t in ticks])
+    ax.minorticks_off()
+    ax.set(xlim=(0.9 * x[0], 1.1), ylim=(0.02, 2))
+    share = np.where(u[1:] > 0, u[1:] / u[-1], np.nan)
+    ax.plot(x, share, "-o", ms=4, color=COLOURS["network"])
+    if len(x) == 1:
+        return
+    if np.isnan(share).any():
+        text = "u(m) is not positive for every m:\nno p"
+        ax.text(0.03, 0.95, text, transform=ax.transAxes, va="top", size=10)
+        return
+    slope = np.diff(np.log(share)) / np.diff(np.log(x))
+    k = int(slope.argmax())
+    look = {"color": COLOURS["positive"], "lw": 4, "alpha": 0.6}
+    label = f"steepest: p = {max(slope[k], 0):.2f}"
+    ax.plot(x[k : k + 2], share[k : k + 2], label=label, **look)
+    ax.legend(loc="lower right", fontsize=9)
 
 
 def plot_growth(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
@@ -226,11 +248,7 @@ def plot_growth(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     figure, ax = plt.subplots()
     sizes = np.array(sorted(table["n"].unique()))
     for i, (label, rows) in enumerate(table.groupby("setting", sort=False)):
-        colour = sns.color_palette("colorblind")[i]
-        x = rows["n"] * (1 + 0.006 * i)
-        errors = np.abs(rows[["low95", "high95"]].to_numpy().T - rows["count"].to_numpy())
-        look = {"color": colour, "marker": "os^D"[i % 4], "ls": ["-", "--", "-.", ":"][i % 4]}
-        ax.errorbar(x, rows["count"], errors, label=no_math(label), ms=6, capsize=3, lw=1.5, **look)
+        _draw_setting(ax, i, label, rows["n"].to_numpy() * (1 + 0.006 * i), rows, "count")
     ax.plot(sizes, 2.0 ** (sizes + 1), ":", marker="x", color=COLOURS["chance"], label="$2^{n+1}$")
     ax.set(xscale="log", yscale="log", xlabel="n, number of variables", ylabel="interactions")
     ax.set_xticks(sizes, [str(k) for k in sizes])
@@ -243,24 +261,31 @@ def plot_conditions(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     """Draw measures of the three conditions along the training (App. B).
 
     Args:
-        table: columns setting, checkpoint, measure, value, low95, high95.
+        table: of `condition_table`.
 
     Returns:
         Figure, and the table.
     """
     measures = list(dict.fromkeys(table["measure"]))
-    figure, axes = plt.subplots(1, len(measures), figsize=(3.4 * len(measures), 3.4))
-    for ax, measure in zip(axes, measures, strict=True):
+    figure, axes = panels(-(-len(measures) // 2), 2, 3.1)
+    for ax, measure in zip(axes.flat, measures, strict=False):
         part = table[table["measure"] == measure]
         for i, (label, rows) in enumerate(part.groupby("setting", sort=False)):
-            x = np.arange(len(rows)) + 0.06 * i
-            errors = np.abs(rows[["low95", "high95"]].to_numpy().T - rows["value"].to_numpy())
-            look = {"marker": "os^D"[i % 4], "ls": ["-", "--", "-.", ":"][i % 4], "ms": 6}
-            look |= {"color": sns.color_palette("colorblind")[i], "capsize": 3, "lw": 1.5}
-            ax.errorbar(x, rows["value"], errors, label=no_math(label), **look)
+            _draw_setting(ax, i, label, np.arange(len(rows)) + 0.06 * i, rows, "value")
         ax.set_xticks(range(len(rows)), rows["checkpoint"])
-        ax.set(title=measure, ylim=(0, None), xlim=(-0.3, len(rows) - 0.6))
-        ax.title.set_fontsize(10)
-    handles = axes[0].get_legend_handles_labels()
+        ax.set(title=no_math(measure), ylim=(0, None), xlim=(-0.3, len(rows) - 0.6))
+    for ax in axes.flat[len(measures) :]:
+        ax.set_axis_off()
+    handles = axes.flat[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=2)
     return figure, table
+
+
+def _draw_setting(
+    ax: Axes, i: int, label: str, x: np.ndarray, rows: pd.DataFrame, name: str
+) -> None:
+    """Draw a column with its 95 % intervals as the line of setting i."""
+    errors = rows[["low95", "high95"]].sub(rows[name], axis=0).abs().to_numpy().T
+    look = {"color": sns.color_palette("colorblind")[i % 10], "marker": "os^D"[i % 4], "ms": 6}
+    look |= {"ls": ["-", "--", "-.", ":"][i % 4], "capsize": 3, "lw": 1.5}
+    ax.errorbar(x, rows[name], errors, label=no_math(label), **look)

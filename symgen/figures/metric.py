@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from symgen.figures.style import COLOURS, WHISKERS, panels
+from symgen.figures.style import COLOURS, WHISKERS, legend_below, panel_grid, panels
 from symgen.figures.transfer import plot_sensitivity, plot_spectrum
 from symgen.interactions import SALIENT_SHARE, Interactions
 from symgen.literal import no_math
@@ -30,17 +30,18 @@ def plot_similarity(
 
     Returns:
         Figure, and a table: panel, sample, type, order, target and baseline (effects over the
-        mean span of each network), similarity, transfers (the binary metric).
+        mean total effect of each network), similarity, transfers (the binary metric).
     """
-    figure, axes = panels(-(-len(pairs) // 2), min(2, len(pairs)), 4.3)
+    figure, axes = panel_grid(pairs, 4.3)
     rows, edge, drawn = [], 0.02, None
-    for ax, (title, (target, baseline)) in zip(axes.flat, pairs.items(), strict=False):
+    for title, (target, baseline) in pairs.items():
+        ax = axes[title]
         level = {"tau": tau, "relative_to": relative_to}
         salient = torch.stack(target.salient(**level), -2)
         alike = torch.stack(transfer(target, baseline, metric="similarity"), -2)[salient]
         binary = torch.stack(transfer(target, baseline, **level), -2)[salient] > 0
         sample, kind, index = salient.nonzero(as_tuple=True)
-        x, y = (i.effects[salient] / i.span.mean() for i in (target, baseline))
+        x, y = (i.effects[salient] / i.total_effect.mean() for i in (target, baseline))
         table = pd.DataFrame(
             {
                 "panel": title,
@@ -74,14 +75,11 @@ def plot_similarity(
             getattr(ax, f"set_{axis}ticks")(ticks, [f"{t:g}" for t in ticks])
             getattr(ax, f"set_{axis}lim")(-top, top)
         ax.minorticks_off()
-        ax.set(title=no_math(title), xlabel="effect in the target / mean span")
-        ax.set_ylabel("effect in the baseline / mean span")
+        ax.set_xlabel("effect in the target / mean total effect")
+        ax.set_ylabel("effect in the baseline / mean total effect")
         rows.append(table)
-    for ax in axes.flat[len(pairs) :]:
-        ax.set_axis_off()
-    figure.colorbar(drawn, ax=axes, label="similarity", shrink=0.7)
-    handles, labels = axes.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9)
+    figure.colorbar(drawn, ax=list(axes.values()), label="similarity", shrink=0.7)
+    legend_below(figure, [ax], 3)
     return figure, pd.concat(rows, ignore_index=True)
 
 
@@ -109,8 +107,7 @@ def plot_metric_spectra(
         bounds = np.array([ax.get_ylim() for ax in line])
         for ax in line:
             ax.set_ylim(bounds[:, 0].min(), bounds[:, 1].max())
-    handles = axes[0, 0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=2)
+    legend_below(figure, axes[:1, 0])
     return figure, pd.concat(tables, ignore_index=True)
 
 
@@ -126,10 +123,11 @@ def plot_shapes(
     Returns:
         Figure, and a table: panel, label, sign, order, share, low95, high95.
     """
-    figure, axes = panels(-(-len(spectra) // 2), min(2, len(spectra)), 3.5)
+    figure, axes = panel_grid(spectra, 3.5)
     looks = (("generalizable", "-", "o"), ("and", "--", "s"), ("non-generalizable", ":", "X"))
     rows = []
-    for ax, (title, lines) in zip(axes.flat, spectra.items(), strict=False):
+    for title, lines in spectra.items():
+        ax = axes[title]
         for (label, part), (colour, style, marker) in zip(lines.items(), looks, strict=True):
             part = part.abs().cpu().double()
             generator = torch.Generator().manual_seed(0)
@@ -149,12 +147,8 @@ def plot_shapes(
                 about = {"panel": title, "label": label, "sign": ("positive", "negative")[k]}
                 rows.append(pd.DataFrame({**about, "order": order, **columns}))
         ax.axhline(0, color="black", lw=0.8)
-        ax.set(title=no_math(title), xlabel="order (number of variables)", xticks=order)
-        ax.set_ylabel("share of its strength")
-    for ax in axes.flat[len(spectra) :]:
-        ax.set_axis_off()
-    handles = axes.flat[0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=len(handles[0]))
+        ax.set(xlabel="order (number of variables)", xticks=order, ylabel="share of its strength")
+    legend_below(figure, [ax])
     return figure, pd.concat(rows, ignore_index=True)
 
 
@@ -164,12 +158,11 @@ def plot_metric_power(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     Args:
         table: columns panel, orders, metric, power, low95, high95, chance.
     """
-    titles = list(dict.fromkeys(table["panel"]))
     metrics = list(dict.fromkeys(table["metric"]))
-    figure, axes = panels(-(-len(titles) // 2), min(2, len(titles)), 3.5)
+    figure, axes = panel_grid(table["panel"].unique(), 3.5)
     looks = (("generalizable", ""), ("and", "///"), ("or", "..."))
     width = 0.8 / len(metrics)
-    for ax, title in zip(axes.flat, titles, strict=False):
+    for title, ax in axes.items():
         for k, metric in enumerate(metrics):
             rows = table[(table["panel"] == title) & (table["metric"] == metric)]
             place = np.arange(len(rows)) + width * (k - (len(metrics) - 1) / 2)
@@ -185,12 +178,9 @@ def plot_metric_power(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
                 for x in np.flatnonzero(rows["power"].isna()):
                     ax.text(x, 0.02, "none", ha="center", size=9)
         ax.set_xticks(range(len(rows)), rows["orders"], fontsize=9)
-        ax.set(title=no_math(title), ylabel="generalization power H", ylim=(0, 1))
-        ax.set(xlabel="orders", xlim=(-0.6, len(rows) - 0.4))
-    for ax in axes.flat[len(titles) :]:
-        ax.set_axis_off()
-    handles = axes.flat[0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=len(handles[0]))
+        ax.set(ylabel="generalization power H", ylim=(0, 1), xlabel="orders")
+        ax.set_xlim(-0.6, len(rows) - 0.4)
+    legend_below(figure, [ax])
     return figure, table
 
 
@@ -200,15 +190,10 @@ def plot_similarity_cuts(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
     Args:
         table: column panel, and those of `plot_sensitivity`.
     """
-    titles = list(dict.fromkeys(table["panel"]))
-    figure, axes = panels(-(-len(titles) // 2), min(2, len(titles)), 3.5)
-    for ax, title in zip(axes.flat, titles, strict=False):
+    figure, axes = panel_grid(table["panel"].unique(), 3.5)
+    for title, ax in axes.items():
         xlabel = "smallest similarity s that counts"
         plot_sensitivity(table[table["panel"] == title], xlabel, ax=ax)
-        ax.set_title(no_math(title))
         ax.get_legend().remove()
-    for ax in axes.flat[len(titles) :]:
-        ax.set_axis_off()
-    handles = axes.flat[0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=2)
+    legend_below(figure, [ax], 2)
     return figure, table

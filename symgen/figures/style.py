@@ -6,11 +6,13 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from symgen.method.dynamics import Phases
+from symgen.literal import no_math
+from symgen.method.phases import Phases
 
 COLOURS = {
     "and": "#0072B2",
@@ -29,7 +31,11 @@ WHISKERS = {"fmt": "none", "color": "black", "capsize": 3, "lw": 1.2}
 
 
 def set_style() -> None:
-    """Set the style of all figures of the book: seaborn's white grid, SVG, stable bytes."""
+    """Set the style of all figures of the book: seaborn's white grid, SVG, stable bytes.
+
+    Tables show their texts in full.
+    """
+    pd.set_option("display.max_colwidth", None)
     sns.set_theme(context="notebook", style="whitegrid", rc={"axes.titleweight": "bold"})
     plt.rcParams.update(
         {
@@ -110,9 +116,21 @@ def slider(figures: Mapping[Any, Figure | Axes], label: str = "") -> Any:
     return widgets.VBox([chooser, stack])
 
 
-def panels(count: int, columns: int, height: float) -> tuple[Figure, np.ndarray]:
+def panels(count: int, columns: int, height: float, **shape: Any) -> tuple[Figure, np.ndarray]:
     size = (4.3 * columns, height * count)
-    return plt.subplots(count, columns, figsize=size, squeeze=False)
+    return plt.subplots(count, columns, figsize=size, squeeze=False, **shape)
+
+
+def panel_grid(titles: Iterable[str], height: float) -> tuple[Figure, dict[str, Axes]]:
+    """Return a figure with one panel a title, two in a row."""
+    titles = list(titles)
+    figure, axes = panels(-(-len(titles) // 2), min(2, len(titles)), height)
+    for ax in axes.flat[len(titles) :]:
+        ax.set_axis_off()
+    named = dict(zip(titles, axes.flat, strict=False))
+    for title, ax in named.items():
+        ax.set_title(no_math(title))
+    return figure, named
 
 
 def panel_rows(count: int, columns: int, width: float, height: float, **shape: Any) -> tuple:
@@ -123,7 +141,8 @@ def panel_rows(count: int, columns: int, width: float, height: float, **shape: A
     return figure, axes
 
 
-def legend_below(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
+def legend_below(figure: Figure, axes: Iterable[Axes], columns: int | None = None) -> None:
     """Draw one legend for the entries of several panels."""
     pairs = [pair for ax in axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
+    columns = columns or len(pairs)
     figure.legend(*zip(*pairs, strict=True), loc="outside lower center", ncols=columns)

@@ -1,4 +1,4 @@
-"""Figures of a network in training: dynamics, phases, losses, removal, changes."""
+"""Figures of a network in training: dynamics, phases, losses."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,18 +8,17 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
 
-from symgen.figures.style import (
-    COLOURS,
-    WHISKERS,
-    axes_or_new,
-    legend_below,
-    mark_phases,
-    panel_rows,
-)
+from symgen.figures.style import COLOURS, legend_below, mark_phases, panel_rows
 from symgen.literal import no_math
-from symgen.method.dynamics import Phases
+from symgen.method.phases import Phases
+
+QUANTITIES = {
+    "power": "Generalization power H (thin: chance level)",
+    "count": "Number of interactions N",
+    "gap": "Gap, test loss minus training loss (nats)",
+    "mean_order": "Mean order of interactions",
+}
 
 
 def plot_dynamics(table: pd.DataFrame, phases: Phases) -> tuple[Figure, pd.DataFrame]:
@@ -30,35 +29,24 @@ def plot_dynamics(table: pd.DataFrame, phases: Phases) -> tuple[Figure, pd.DataF
         phases: of `Dynamics.phases`.
     """
     figure, axes = plt.subplots(3, 1, figsize=(7.2, 7.5), sharex=True)
-    x = np.arange(len(table))
-
-    def band(ax: Axes, name: str, colour: str, label: str, line: str = "-") -> None:
-        ax.plot(x, table[name], line, marker="o", ms=4, color=colour, label=label)
-        low, high = table[f"{name}_low95"], table[f"{name}_high95"]
-        ax.fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
-
-    band(axes[0], "power", COLOURS["generalizable"], "H")
-    band(axes[0], "chance", COLOURS["chance"], "chance level", "--")
-    axes[0].set(ylabel="H", ylim=(0, None), title="Generalization power")
-    band(axes[1], "count", COLOURS["network"], "N")
-    axes[1].set(ylabel="N", ylim=(0, None), title="Number of interactions")
     lines = (
-        ("train_loss", "training loss", "-", "o", COLOURS["train"]),
-        ("test_loss", "test loss", "--", "s", COLOURS["test"]),
-        ("gap", "gap", ":", "^", COLOURS["non-generalizable"]),
+        (0, "power", "H", "-", "o", "generalizable"),
+        (0, "chance", "chance level", "--", "o", "chance"),
+        (1, "count", "N", "-", "o", "network"),
+        (2, "train_loss", "training loss", "-", "o", "train"),
+        (2, "test_loss", "test loss", "--", "s", "test"),
+        (2, "gap", "gap", ":", "^", "non-generalizable"),
     )
-    for name, label, line, marker, colour in lines:
-        axes[2].plot(x, table[name], line, color=colour, marker=marker, ms=4, label=label)
-        if f"{name}_low95" in table:
-            low, high = table[f"{name}_low95"], table[f"{name}_high95"]
-            axes[2].fill_between(x, low, high, color=colour, alpha=0.2, lw=0)
+    for panel, name, label, line, marker, colour in lines:
+        look = {"ls": line, "marker": marker, "color": COLOURS[colour], "ms": 4}
+        _band(axes[panel], np.arange(len(table)), table, name, label=label, **look)
+    axes[0].set(ylabel="H", ylim=(0, None), title="Generalization power")
+    axes[1].set(ylabel="N", ylim=(0, None), title="Number of interactions")
     axes[2].set(ylabel="loss (nats)", title="Losses")
-    axes[2].set_xlabel("optimizer steps (checkpoints, evenly spaced)")
-    steps = table["step"].tolist()
-    axes[2].set_xticks(x, [str(s) for s in steps], rotation=45)
     for ax in axes:
-        mark_phases(ax, phases, steps)
+        mark_phases(ax, phases, table["step"].tolist())
         ax.legend(loc="best")
+    _name_steps(axes[2], table["step"])
     return figure, table
 
 
@@ -73,56 +61,19 @@ def plot_gains(table: pd.DataFrame, phases: Phases) -> tuple[Axes, pd.DataFrame]
         Axes, and a table: step, generalizable, non_generalizable (log odds gained).
     """
     _, ax = plt.subplots(figsize=(7.2, 3.4))
-    steps = table["step"].tolist()
-    gains = table[["generalizable", "non_generalizable"]].diff().assign(step=steps)[1:]
-    x = np.arange(1, len(steps))
-    kinds = (
-        ("generalizable", -0.2, COLOURS["generalizable"], ""),
-        ("non_generalizable", 0.2, COLOURS["non-generalizable"], "///"),
-    )
-    for name, shift, colour, hatch in kinds:
-        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "width": 0.4}
-        ax.bar(x + shift, gains[name], label=name.replace("_", "-"), **style)
+    names = ["generalizable", "non_generalizable"]
+    gains = table[names].diff().assign(step=table["step"])[1:]
+    for name, shift, hatch in zip(names, (-0.2, 0.2), ("", "///"), strict=True):
+        label = name.replace("_", "-")
+        look = {"color": COLOURS[label], "hatch": hatch, "edgecolor": "white", "width": 0.4}
+        ax.bar(np.arange(1, len(table)) + shift, gains[name], label=label, **look)
     ax.axhline(0, color="black", lw=0.8)
     ax.margins(y=0.15)
-    ax.set_xticks(range(len(steps)), [str(s) for s in steps], rotation=45)
-    ax.set_xlabel("optimizer steps (checkpoints, evenly spaced)")
     ax.set_ylabel("strength gained (log odds)")
-    mark_phases(ax, phases, steps)
+    _name_steps(ax, table["step"])
+    mark_phases(ax, phases, table["step"].tolist())
     ax.legend(loc="best")
-    return ax, gains[["step", "generalizable", "non_generalizable"]].reset_index(drop=True)
-
-
-def plot_removal(
-    table: pd.DataFrame, ax: Axes | None = None, ends: tuple[float, float] | None = None
-) -> tuple[Axes, pd.DataFrame]:
-    """Draw training loss, test loss and their gap before and after removal (Fig. 4).
-
-    Args:
-        table: of `removal_table`.
-        ends: of the axis, to compare figures.
-    """
-    ax = axes_or_new(ax)
-    groups = ["training", "test", "gap"]
-    kinds = (
-        ("nothing", COLOURS["network"], "", "nothing removed"),
-        ("non-generalizable", COLOURS["non-generalizable"], "///", "non-generalizable removed"),
-        ("random", COLOURS["all"], "...", "as much at random removed (control)"),
-    )
-    for i, (name, colour, hatch, label) in enumerate(kinds):
-        rows = table[table["removed"] == name].set_index("group").loc[groups]
-        place = np.arange(3) + 0.27 * (i - 1)
-        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "width": 0.25}
-        ax.bar(place, rows["loss"], label=label, **style)
-        errors = np.abs(rows[["low95", "high95"]].to_numpy().T - rows["loss"].to_numpy())
-        ax.errorbar(place, rows["loss"], errors, **{**WHISKERS, "color": "#777777"})
-    ax.axhline(0, color="black", lw=0.8)
-    ax.set_xticks(range(3), ["training loss", "test loss", "gap"])
-    ax.set_ylabel("loss (nats)")
-    if ends is not None:
-        ax.set_ylim(*ends)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
-    return ax, table
+    return ax, gains[["step", *names]].reset_index(drop=True)
 
 
 def plot_several_dynamics(
@@ -131,40 +82,29 @@ def plot_several_dynamics(
     """Draw quantities over training for several studies on one axis of epochs, with 95 % bands.
 
     Args:
-        tables: label to a table of `Dynamics.summary`; a quantity q is drawn with a band where
-            there are columns q_low95 and q_high95.
+        tables: label to a table of `Dynamics.summary`.
         names: of the quantities, one panel each; "power" is drawn with its chance level.
 
     Returns:
         Figure, and a table: label, step, epoch, quantity, value, low95, high95.
     """
-    titles = {
-        "power": "Generalization power H (thin: chance level)",
-        "count": "Number of interactions N",
-        "gap": "Gap, test loss minus training loss (nats)",
-        "mean_order": "Mean order of interactions",
-    }
     height = 0.8 + 2.1 * len(names) + 0.25 * len(tables)
     figure, axes = plt.subplots(len(names), 1, figsize=(7.2, height), sharex=True, squeeze=False)
-    positive = [t.loc[t["epoch"] > 0, "epoch"] for t in tables.values()]
-    start, stop = min(e.min() for e in positive), max(e.max() for e in positive)
-    # The untrained network has no place on a logarithmic axis; it stands left of all others.
+    start, stop = (f(f(_trained(t)) for t in tables.values()) for f in (min, max))
     left, rows = start / (stop / start) ** 0.12, []
     for i, (label, table) in enumerate(tables.items()):
-        style = {"color": sns.color_palette("colorblind")[i % 10], "marker": "os^Dv<>P"[i % 8]}
-        x = table["epoch"].where(table["epoch"] > 0, left)
+        x = _beside(table, left)
+        look = {"ls": ["-", "--", "-.", ":"][i % 4], "color": _look(i)["color"]}
         for ax, name in zip(axes[:, 0], names, strict=True):
-            line = ["-", "--", "-.", ":"][i % 4]
-            ax.plot(x, table[name], line, ms=5, label=no_math(label), **style)
-            bounds = [table.get(f"{name}_{side}95", table[name]) for side in ("low", "high")]
-            ax.fill_between(x, *bounds, color=style["color"], alpha=0.15, lw=0)
+            _band(ax, x, table, name, label=no_math(label), ms=5, **{**look, **_look(i)})
             if name == "power":
-                ax.plot(x, table["chance"], line, lw=0.9, color=style["color"], alpha=0.8)
+                ax.plot(x, table["chance"], lw=0.9, alpha=0.8, **look)
+            bounds = [table.get(f"{name}_{side}95", table[name]) for side in ("low", "high")]
             columns = {"label": label, "step": table["step"], "epoch": table["epoch"]}
-            values = {"value": table[name], "low95": bounds[0], "high95": bounds[1]}
+            values = dict(zip(("value", "low95", "high95"), (table[name], *bounds), strict=True))
             rows.append(pd.DataFrame({**columns, "quantity": name, **values}))
     for ax, name in zip(axes[:, 0], names, strict=True):
-        ax.set_title(titles.get(name, name), size=11)
+        ax.set_title(QUANTITIES.get(name, name), size=11)
         if name in ("power", "count"):
             ax.set_ylim(0, None)
         else:
@@ -189,20 +129,15 @@ def plot_training(records: Mapping[str, pd.DataFrame]) -> tuple[Figure, pd.DataF
     Returns:
         Figure, and a table: network, step, epoch, train_accuracy, test_accuracy (shares).
     """
-    rows = -(-len(records) // 2)
-    figure, axes = panel_rows(rows, 2, width=7.6, height=2.5, sharey=True)
+    figure, axes = panel_rows(-(-len(records) // 2), 2, width=7.6, height=2.5, sharey=True)
     for ax in axes.flat[len(records) :]:
         ax.set_visible(False)
+    lines = (("train", "training samples", "-", "o"), ("test", "test samples", "--", "s"))
     for ax, (title, table) in zip(axes.flat, records.items(), strict=False):
-        positive = table["epoch"][table["epoch"] > 0]
-        # The untrained network has no place on a logarithmic axis; it stands left of all others.
-        x = table["epoch"].where(table["epoch"] > 0, positive.min() / 3)
-        for part, label, line, marker in (
-            ("train", "training samples", "-", "o"),
-            ("test", "test samples", "--", "s"),
-        ):
-            style = {"color": COLOURS[part], "marker": marker, "ms": 4, "label": label}
-            ax.plot(x, table[f"{part}_accuracy"], line, **style)
+        x = _beside(table, min(_trained(table)) / 3)
+        for part, label, line, marker in lines:
+            look = {"ls": line, "marker": marker, "color": COLOURS[part], "ms": 4}
+            _band(ax, x, table, f"{part}_accuracy", label=label, **look)
         ax.set(xscale="log", ylim=(0, 1.03), xlabel="epochs")
         ax.set_title(no_math(title), size=10)
     for ax in axes[:, 0]:
@@ -217,7 +152,7 @@ def plot_boundaries(draws: Mapping[str, pd.DataFrame]) -> tuple[Figure, pd.DataF
     """Draw where the ends of phase 1 and 2 come to lie when samples are drawn again.
 
     Args:
-        draws: label to a table of `bootstrap_phases`.
+        draws: label to a table of `Dynamics.boundaries`.
 
     Returns:
         Figure, and a table: label, boundary ("t1", "t2"), step (missing: none), share of draws.
@@ -230,20 +165,17 @@ def plot_boundaries(draws: Mapping[str, pd.DataFrame]) -> tuple[Figure, pd.DataF
             rows.append(pd.DataFrame({**columns, "share": shares.to_numpy(dtype=float)}))
     found = pd.concat(rows, ignore_index=True)
     steps = sorted({int(s) for s in found["step"].dropna()})
-    place = {**{s: k for k, s in enumerate(steps)}, None: len(steps)}
-    height = 1.9 + 0.42 * len(draws)
-    figure, axes = plt.subplots(1, 2, figsize=(8.6, height), sharey=True, sharex=True)
+    place, row = {s: k for k, s in enumerate(steps)}, {label: k for k, label in enumerate(draws)}
+    shape = {"figsize": (8.6, 1.9 + 0.42 * len(draws)), "sharex": True, "sharey": True}
+    figure, axes = plt.subplots(1, 2, **shape)
     for ax, name in zip(axes, ("t1", "t2"), strict=True):
-        for k, label in enumerate(draws):
-            some = found[(found["label"] == label) & (found["boundary"] == name)]
-            x = [place[None if pd.isna(s) else int(s)] for s in some["step"]]
-            shape = {"marker": "os^Dv<>P"[k % 8], "color": sns.color_palette("colorblind")[k % 10]}
-            ax.scatter(x, [k] * len(x), s=25 + 330 * some["share"], alpha=0.75, **shape)
-            for at, share in zip(x, some["share"], strict=True):
-                if share >= 0.05:
-                    note = {"textcoords": "offset points", "size": 8.5, "ha": "center"}
-                    above = 4 + 0.5 * (25 + 330 * share) ** 0.5
-                    ax.annotate(f"{share:.0%}", (at, k), (0, above), **note)
+        for mark in found[found["boundary"] == name].itertuples():
+            x = len(steps) if pd.isna(mark.step) else place[int(mark.step)]
+            size, y = 25 + 330 * mark.share, row[mark.label]
+            ax.scatter(x, y, s=size, alpha=0.75, **_look(y))
+            if mark.share >= 0.05:
+                note = {"textcoords": "offset points", "size": 8.5, "ha": "center"}
+                ax.annotate(f"{mark.share:.0%}", (x, y), (0, 4 + 0.5 * size**0.5), **note)
         ax.set(title=f"$t_{name[1]}$", xlabel="optimizer steps", ylim=(len(draws) - 0.4, -0.75))
         ax.set_xlim(-0.6, len(steps) + 0.6)
         ax.set_xticks(range(len(steps) + 1), [*map(str, steps), "none"])
@@ -251,75 +183,28 @@ def plot_boundaries(draws: Mapping[str, pd.DataFrame]) -> tuple[Figure, pd.DataF
     return figure, found
 
 
-def plot_several_removals(
-    tables: Mapping[str, pd.DataFrame], closed: pd.DataFrame
-) -> tuple[Figure, pd.DataFrame]:
-    """Draw the losses of several studies before and after removal, and the share of gap closed.
-
-    Args:
-        tables: label to a table of `removal_table`.
-        closed: columns label, removed ("non-generalizable" or "random"), closed, low95, high95;
-            missing where there is no gap to close.
-
-    Returns:
-        Figure, and all tables in one, with a column label.
-    """
-    shape = {"figsize": (9.6, 0.9 + 2.6 * len(tables)), "width_ratios": (3, 1.3)}
-    figure, axes = plt.subplots(len(tables), 2, squeeze=False, **shape)
-    kinds = {"non-generalizable": ("non-generalizable", "s"), "random": ("chance", "o")}
-    for (label, table), (left, right) in zip(tables.items(), axes, strict=True):
-        plot_removal(table, ax=left)
-        left.get_legend().remove()
-        left.set_title(no_math(label), size=11)
-        mine = closed[closed["label"] == label].set_index("removed")
-        for x, (name, (colour, marker)) in enumerate(kinds.items()):
-            row = mine.loc[name]
-            if np.isnan(row["closed"]):
-                continue
-            errors = np.abs([[row["low95"] - row["closed"]], [row["high95"] - row["closed"]]])
-            style = {"color": COLOURS[colour], "marker": marker, "ms": 7, "capsize": 4}
-            right.errorbar([x], [row["closed"]], errors, **style)
-        if mine["closed"].isna().all():
-            middle = {"transform": right.transAxes, "ha": "center", "va": "center"}
-            right.text(0.5, 0.75, "no clear gap\nto close", size=10, **middle)
-        for level, line in ((0, "-"), (1, "--")):
-            right.axhline(level, color="black", lw=0.9, ls=line)
-        right.set_xticks([0, 1], ["non-\ngeneralizable", "random\n(control)"], size=10)
-        right.set(xlim=(-0.6, 1.6), ylabel="share of gap closed")
-        low, high = right.get_ylim()
-        right.set_ylim(min(low, -0.1), max(high, 1.1))
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
-    rows = [table.assign(label=label) for label, table in tables.items()]
-    return figure, pd.concat(rows, ignore_index=True)
+def _band(ax: Axes, x: np.ndarray | pd.Series, table: pd.DataFrame, name: str, **look) -> None:
+    """Draw a quantity, and its 95 % band where the table has one."""
+    ax.plot(x, table[name], **look)
+    if f"{name}_low95" in table:
+        bounds = table[f"{name}_low95"], table[f"{name}_high95"]
+        ax.fill_between(x, *bounds, color=look["color"], alpha=0.18, lw=0)
 
 
-def plot_removed_outputs(
-    outputs: Mapping[str, tuple[Tensor, Tensor]], classes: int
-) -> tuple[Axes, pd.DataFrame]:
-    """Draw the output of every sample before and after removal, with what it says of the class.
+def _look(i: int) -> dict:
+    """Return colour and marker of the i-th of several lines."""
+    return {"color": sns.color_palette("colorblind")[i % 10], "marker": "os^Dv<>P"[i % 8]}
 
-    Args:
-        outputs: "training" and "test" to v and v_removed, each (sample,).
-        classes: how many there are; above 0 the true class has won for sure, and below
-            -log(classes - 1) it has lost.
 
-    Returns:
-        Axes, and a table: group, before, after (log odds).
-    """
-    _, ax = plt.subplots(figsize=(6.2, 4.9))
-    rows, bound = [], -float(np.log(classes - 1))
-    for (name, (before, after)), colour, marker in zip(
-        outputs.items(), ("train", "test"), "ox", strict=True
-    ):
-        shape = {"color": COLOURS[colour], "marker": marker, "ls": "none", "ms": 6, "mew": 1.8}
-        ax.plot(before.cpu(), after.cpu(), label=f"{name} samples", **shape)
-        rows.append(pd.DataFrame({"group": name, "before": before.cpu(), "after": after.cpu()}))
-    ax.axline((0, 0), slope=1, color="black", lw=0.9, ls=":", label="unchanged")
-    ax.axhspan(bound, 0, color=COLOURS["all"], alpha=0.35, lw=0)
-    ax.axvspan(bound, 0, color=COLOURS["all"], alpha=0.35, lw=0)
-    ax.axhline(0, color="black", lw=0.8)
-    ax.axvline(0, color="black", lw=0.8)
-    ax.set(xlabel="output v (log odds of the true class)", ylabel="output after the removal")
-    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    return ax, pd.concat(rows, ignore_index=True)
+def _trained(table: pd.DataFrame) -> pd.Series:
+    return table.loc[table["epoch"] > 0, "epoch"]
+
+
+def _beside(table: pd.DataFrame, left: float) -> pd.Series:
+    """Return the epochs, with the untrained network, which no logarithm has, left of the others."""
+    return table["epoch"].where(table["epoch"] > 0, left)
+
+
+def _name_steps(ax: Axes, steps: pd.Series) -> None:
+    ax.set_xticks(range(len(steps)), [*map(str, steps)], rotation=45)
+    ax.set_xlabel("optimizer steps (checkpoints, evenly spaced)")

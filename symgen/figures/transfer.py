@@ -152,7 +152,8 @@ def plot_sensitivity(
     """Draw averages of H, and chance levels, against a setting of the method.
 
     Args:
-        table: of `power_table`, its settings numbers >= 0. A setting of 0 has no place on the logarithmic axis; it stands left of the others.
+        table: of `power_table`, its settings numbers >= 0. A setting of 0 has no place on the
+            logarithmic axis; it stands left of the others.
         xlabel: what the setting is.
         default: its usual value, marked.
     """

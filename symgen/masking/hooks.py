@@ -1,4 +1,4 @@
-"""Cut a network at a layer: what is below runs once a sample, what is above runs on every state."""
+"""Cut a network at a layer: what is below runs on samples, what is above runs on every state."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -127,7 +127,7 @@ def pair(images: Tensor) -> Tensor:
 
 
 class Cut:
-    """A network cut at a layer: what is below runs once a sample, what is above on every state.
+    """A network cut at a layer: what is below runs on samples, what is above on every state.
 
     The whole forward runs with the layer's first output replaced, so that it is correct for every
     module that calls the layer. Where nothing flows past the layer (or broadcasts), the part below
@@ -185,8 +185,9 @@ def cut_at(model: nn.Module, layer: str | None, inputs: Tensor) -> Cut:
     plain = logits_of(call(model, inputs))
     probe = feature.roll(1, -1) + 1
     # Two ways to mask each of two samples: what does not fit together would show.
-    probe = torch.stack([probe, probe.flip(-1)], 1).flatten(0, 1)
-    expected = way.above(model, probe.clone(), inputs, 2)
+    probes = [probe, probe.flip(-1)]
+    found = [way.above(model, each.clone(), inputs, 1) for each in probes]
+    expected = torch.stack(found, 1).flatten(0, 1)
     close = {"rtol": 1e-3, "atol": 1e-3 * float(expected.abs().max())}
     unmoved = torch.allclose(expected, plain.repeat_interleave(2, 0), **close)
     if unmoved and not _reaches(way, model, inputs):
@@ -195,7 +196,8 @@ def cut_at(model: nn.Module, layer: str | None, inputs: Tensor) -> Cut:
             "change nothing; choose another layer"
         )
     try:
-        agree = torch.allclose(quick.above(model, probe, inputs, 2), expected, **close)
+        masked = torch.stack(probes, 1).flatten(0, 1)
+        agree = torch.allclose(quick.above(model, masked, inputs, 2), expected, **close)
     except Exception:  # It runs the network's code: whatever that raises, repeating works.
         agree = False
     return quick if agree else way

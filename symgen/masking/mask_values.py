@@ -67,17 +67,14 @@ def mean_feature(
     return MaskValue(_ordinary(total / count), layer)
 
 
-def zero_feature(
-    model: nn.Module, layer: str | None = "first_relu", x: Tensor | None = None
-) -> MaskValue:
+def zero_feature(model: nn.Module, layer: str | None = "first_relu") -> MaskValue:
     """Return the value 0 at a layer, or at the input.
 
     Args:
         model: an image network.
-        layer: as for `mean_feature`.
-        x: an input, where `find_layer` needs one to find the first ReLU.
+        layer: as for `mean_feature`; its name, for networks not made by `build_network`.
     """
-    return MaskValue(torch.zeros(()), None if layer is None else find_layer(model, layer, x))
+    return MaskValue(torch.zeros(()), None if layer is None else find_layer(model, layer))
 
 
 def token_embedding(model: nn.Module, token_id: int) -> MaskValue:
@@ -204,7 +201,7 @@ def _ordinary(value: Tensor) -> Tensor:
 
 
 def word_value(
-    model: nn.Module, tokenizer: Any, masking: str = "mean", texts: Sequence[str] = ()
+    model: nn.Module, tokenizer: Any, masking: str = "mean", texts: Sequence = ()
 ) -> MaskValue | None:
     """Return what stands in place of masked words; None where they are left out.
 

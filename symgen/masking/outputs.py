@@ -54,7 +54,7 @@ def masked_outputs(
     x: Any,
     target: Tensor | np.ndarray | Sequence,
     variables: ImageVariables | TextVariables,
-    baseline: MaskValue | None | Callable[[nn.Module], MaskValue | None],
+    baseline: MaskValue | Callable[[nn.Module], MaskValue | None] | None,
     batch_size: int | None = None,
     *,
     key: Mapping | None = None,
@@ -62,7 +62,7 @@ def masked_outputs(
 ) -> Float[Tensor, "sample state"]:
     """Return v on all 2^n masked states of each sample (Section 2.1; App. A.1, F).
 
-    The part of the network below the masked layer runs once per sample, the rest on every state.
+    The part of the network below the masked layer runs on samples, the rest on every state.
     The result does not depend on the batch size, but for rounding. A causal language model runs
     as a prefix tree (see `prefix_tree`).
 
@@ -114,7 +114,7 @@ def masked_outputs(
     everything = {
         "model": dict(key), "x": x, "target": target, "variables": variables,
         "mask value": None if callable(baseline) else baseline,
-        "code": code_fingerprint(masked_outputs),
+        "code": code_fingerprint(masked_outputs, type(variables)),
     }  # fmt: skip
     return cached("outputs", everything, compute)["v"]
 
@@ -123,7 +123,7 @@ def extract(
     model: nn.Module,
     inputs: Inputs,
     variables: ImageVariables | TextVariables,
-    mask_value: MaskValue | None | Callable[[nn.Module], MaskValue | None],
+    mask_value: MaskValue | Callable[[nn.Module], MaskValue | None] | None,
     *,
     noise: float = 0.02,
     tol: float = 1e-3,
@@ -178,8 +178,8 @@ def _image_runner(model, x, target, variables, mask_value) -> StateRunner:
     maps = {None: True} if mask_value.layer is None else feature_maps(model, one)
     if maps.get(mask_value.layer, False) is False:
         raise ValueError(
-            f"layer {mask_value.layer!r} returns {tuple(feature.shape)} for one image; patches need "
-            f"(1, channel, height, width): name {layers_to_mask(model, one)}"
+            f"layer {mask_value.layer!r} returns {tuple(feature.shape)} for one image; patches "
+            f"need (1, channel, height, width): name {layers_to_mask(model, one)}"
         )
     check_value(mask_value.value, feature, mask_value.layer)
     owners = variables.owners(*feature.shape[2:])

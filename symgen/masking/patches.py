@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 
 
@@ -36,8 +36,6 @@ class ImageVariables:
             indices = [range(len(self))[indices]]
         return ImageVariables(self.patches[indices], self.grid)
 
-    select = __getitem__
-
     def edges(self, size: int) -> list[int]:
         """Return where the cells begin and end along a side of `size` pixels, grid + 1 numbers.
 
@@ -62,18 +60,13 @@ class ImageVariables:
         )
         return row[:, None] * self.grid + column
 
-    def masks(self, height: int, width: int) -> Bool[Tensor, "sample n height width"]:
-        """Return which pixels of a map of this size belong to each variable.
+    def owners(self, height: int, width: int) -> Int[Tensor, "sample height width"]:
+        """Return the variable that each pixel of a map belongs to; n where it belongs to none.
 
         Example:
-            >>> masks = draw_patches(3, n=10, grid=5).masks(10, 10)
-            >>> masks.shape, masks.sum().item()
-            (torch.Size([3, 10, 10, 10]), 120)
+            >>> draw_patches(1, n=4, grid=2).owners(2, 4).tolist()
+            [[[0, 0, 1, 1], [2, 2, 3, 3]]]
         """
-        return self.cells(height, width) == self.patches.cpu()[:, :, None, None]
-
-    def owners(self, height: int, width: int) -> Int[Tensor, "sample height width"]:
-        """Return the variable that each pixel belongs to; n where it belongs to none."""
         variable = torch.full((len(self), self.grid**2), self.n)
         variable.scatter_(1, self.patches.cpu().long(), torch.arange(self.n).expand(len(self), -1))
         return variable[:, self.cells(height, width)]
@@ -90,9 +83,7 @@ class ImageVariables:
         return torch.stack(sides, dim=-1)
 
 
-def draw_patches(
-    count: int, n: int = 10, grid: int = 5, seed: int = 0, size: tuple[int, int] | None = None
-) -> ImageVariables:
+def draw_patches(count: int, n: int = 10, grid: int = 5, seed: int = 0) -> ImageVariables:
     """Draw n of the grid*grid patches at random for each of `count` samples (App. A.1).
 
     Args:
@@ -100,10 +91,9 @@ def draw_patches(
         n: variables of a sample, 1..grid*grid.
         grid: patches along each side of the image or feature map.
         seed: of the draw.
-        size: (height, width) of the map to mask, if it is to be checked now and not when used.
 
     Raises:
-        ValueError: when the grid has fewer than n patches, or the map fewer pixels than the grid.
+        ValueError: when the grid has fewer than n patches.
 
     Example:
         >>> draw_patches(2, n=3, seed=1).patches.tolist()
@@ -118,7 +108,4 @@ def draw_patches(
         np.sort(np.random.default_rng([seed, i]).permutation(grid**2)[:n]) for i in range(count)
     ]
     patches = torch.from_numpy(np.array(drawn, dtype=np.int64).reshape(count, n))
-    variables = ImageVariables(patches, grid)
-    for side in size or ():
-        variables.edges(side)
-    return variables
+    return ImageVariables(patches, grid)

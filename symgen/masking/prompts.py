@@ -12,15 +12,16 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from symgen.literal import plain
 from symgen.masking.hooks import Inputs
 from symgen.masking.spans import (
-    WORD,
     TextVariables,
     check_texts,
     phrase_spans,
     token_offsets,
     word_spans,
-)  # fmt: skip
+    words_of,
+)
 from symgen.masking.states import evaluating
 from symgen.memory import device_of
 
@@ -56,6 +57,14 @@ class Prompt:
         words = self.words
         again = [words[:i].count(word) + 1 for i, word in enumerate(words)]
         return tuple(w if k == 1 else f"{w} ({k})" for w, k in zip(words, again, strict=True))
+
+    def _repr_html_(self) -> str:
+        """Return the prompt, its variables in bold, and what follows; inert, as `plain` has it."""
+        shown, at = "", 0
+        for start, end in sorted(self.spans):
+            shown += f"{plain(self.text[at:start])}<strong>{plain(self.text[start:end])}</strong>"
+            at = end
+        return f"<p>{shown}{plain(self.text[at:])} → <em>{plain(self.target.strip())}</em></p>"
 
     @classmethod
     def of(
@@ -93,16 +102,8 @@ class Prompt:
 
 
 def _words(text: str) -> list[tuple[tuple[int, int], bool]]:
-    """Return the span of every word, and whether it is a content word."""
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-    return [
-        (found.span(), not any(
-            part in ENGLISH_STOP_WORDS
-            for part in (found[0].lower(), re.split("['\u2019]", found[0].lower())[0])
-        ) and len(found[0]) > 1)
-        for found in WORD.finditer(text)
-    ]  # fmt: skip
+    """Return the span of every word, and whether it is a content word of two letters or more."""
+    return [(span, counts and span[1] - span[0] > 1) for span, counts in words_of(text)]
 
 
 def draw_prompts(

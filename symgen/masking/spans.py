@@ -1,13 +1,13 @@
 """Choose the input variables of a text: words, phrases (character spans)."""
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 
 WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
@@ -55,8 +55,6 @@ class TextVariables:
         parts = (self.groups, self.words, self.lengths)
         return TextVariables(*(tuple(p[i] for i in chosen) if p else () for p in parts))
 
-    select = __getitem__
-
     def owners(self, length: int) -> Int[Tensor, "sample length"]:
         """Return the variable that each token belongs to; n where it belongs to none."""
         longest = max((p for sample in self.groups for group in sample for p in group), default=-1)
@@ -71,10 +69,6 @@ class TextVariables:
                 row[list(group)] = variable
         return torch.from_numpy(owner)
 
-    def masks(self, length: int) -> Bool[Tensor, "sample n length"]:
-        """Return which of the first `length` tokens belong to each variable."""
-        return self.owners(length)[:, None] == torch.arange(self.n)[:, None]
-
     @staticmethod
     def stack(parts: Iterable["TextVariables"]) -> "TextVariables":
         """Join the variables of several samples, in this order."""
@@ -87,7 +81,6 @@ def draw_words(
     tokenizer: Any,
     n: int = 10,
     seed: int = 0,
-    stop_words: str | Collection[str] = "english",
     max_length: int | None = None,
 ) -> tuple[TextVariables, Int[Tensor, " kept"]]:
     """Draw n content words at random from each text (App. A.1, text classification).
@@ -100,7 +93,6 @@ def draw_words(
         tokenizer: a fast tokenizer (one that gives character offsets).
         n: words drawn from each text, in text order.
         seed: of the draw.
-        stop_words: "english" for scikit-learn's list, or words in lower case.
         max_length: tokens kept of each text; encode the texts with the same ``max_length``,
             ``truncation=True`` and padding on the right.
 
@@ -111,20 +103,15 @@ def draw_words(
     Raises:
         ValueError: when no text has n content words, or one is no text at all.
     """
-    if isinstance(stop_words, str):
-        if stop_words != "english":
-            raise ValueError(f"stop_words is 'english' or a list of words, not {stop_words!r}")
-        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS as stop_words
     check_texts(texts)
     kept, drawn, words, lengths, richest = [], [], [], [], 0
     for index, text in enumerate(texts):
         offsets = token_offsets(text, tokenizer, max_length)
         content = []
-        for word in WORD.finditer(text):
-            parts = [word[0].lower(), *re.split("['\u2019]", word[0].lower())[:1]]
-            group, cut = _tokens_within(text, offsets, *word.span())
-            if group and not cut and not any(part in stop_words for part in parts):
-                content.append((group, word[0]))
+        for span, counts in words_of(text):
+            group, cut = _tokens_within(text, offsets, *span)
+            if counts and group and not cut:
+                content.append((group, text[slice(*span)]))
         richest = max(richest, len(content))
         if len(content) >= n:
             order = np.random.default_rng([seed, index]).permutation(len(content))[:n]
@@ -135,9 +122,26 @@ def draw_words(
     if not kept:
         raise ValueError(
             f"none of the {len(texts)} texts has n = {n} content words; the richest has {richest}. "
-            f"Use n <= {richest}, longer texts, or fewer stop words"
+            f"Use n <= {richest}, or longer texts"
         )
     return TextVariables(tuple(drawn), tuple(words), tuple(lengths)), torch.tensor(kept)
+
+
+def words_of(text: str) -> list[tuple[tuple[int, int], bool]]:
+    """Return the span of every word, and whether it is a content word: no English stop word.
+
+    Example:
+        >>> words_of("It's the sun.")
+        [((0, 4), False), ((5, 8), False), ((9, 12), True)]
+    """
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    found = []
+    for word in WORD.finditer(text):
+        whole = word[0].lower()
+        parts = (whole, re.split("['\u2019]", whole)[0])
+        found.append((word.span(), not any(part in ENGLISH_STOP_WORDS for part in parts)))
+    return found
 
 
 def word_spans(text: str, spans: Sequence[tuple[int, int]], tokenizer: Any) -> TextVariables:

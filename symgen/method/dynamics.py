@@ -1,20 +1,24 @@
-"""Follow the interactions of a network through training, and find the three phases."""
+"""Follow the interactions of a network through training, sample by sample."""
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
+from scipy import stats
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from symgen.interactions import Interactions
-from symgen.method.statistics import Interval, check_draws, interval
+from symgen.method.phases import Phases, phases
+from symgen.method.statistics import Interval, check_draws, halves, interval, mean_difference
 from symgen.method.transfer import (
+    HIGH_ORDERS,
+    LOW_ORDERS,
     chance_level,
     generalization_power,
     interaction_count,
@@ -22,7 +26,7 @@ from symgen.method.transfer import (
     transfer,
 )
 
-# Quantities of `Dynamics.per_sample` that lie in [0, 1].
+# Quantities of `Dynamics.curves` that lie in [0, 1].
 SHARES = ("power", "power_low", "power_high", "chance")
 
 
@@ -34,13 +38,20 @@ class Dynamics:
         steps: optimizer steps of the checkpoints.
         interactions: of the followed network, one entry a checkpoint.
         baselines: of the baseline networks.
-        losses: one row a checkpoint: step, epoch, train_loss, test_loss and accuracies.
+        records: one row a checkpoint: step, epoch, train_loss, test_loss and accuracies.
+        losses: step to the losses of single training and test samples (nats), where they are
+            known; the same samples at every step.
     """
 
     steps: list[int]
     interactions: list[Interactions]
     baselines: list[Interactions]
-    losses: pd.DataFrame
+    records: pd.DataFrame
+    losses: Mapping[int, tuple[Tensor, Tensor]] = dataclasses.field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.interactions[0])
 
     def shares(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the transfer of the interactions at a step."""
@@ -51,79 +62,149 @@ class Dynamics:
         inter = self.interactions[self.steps.index(step)]
         return order_spectrum(inter), order_spectrum(inter, self.shares(step))
 
-    def per_sample(self) -> pd.DataFrame:
-        """Return one row a checkpoint and sample.
-
-        Columns: step, sample, power (H), power_low, power_high, count (N), generalizable and
-        non_generalizable (salient strength, log odds), chance (H at chance), mean_order (of
-        salient interactions, weighted by strength).
-        """
-        return self._per_sample.copy()
-
     @functools.cached_property
-    def _per_sample(self) -> pd.DataFrame:
+    def curves(self) -> dict[str, Float[Tensor, "sample checkpoint"]]:
+        """What is measured of every sample at every checkpoint, by name.
+
+        power (H), power_low, power_high, count (N), generalizable and non_generalizable (salient
+        strength, log odds), chance (H at chance), mean_order (of salient interactions, weighted by
+        strength).
+        """
         rows = []
         for step, inter in zip(self.steps, self.interactions, strict=True):
             share = self.shares(step)
-            total = order_spectrum(inter).abs().sum((-2, -1))
-            kept = order_spectrum(inter, share).abs().sum((-2, -1))
-            rows.append(
-                pd.DataFrame(
-                    {
-                        "step": step,
-                        "sample": range(len(inter)),
-                        "power": generalization_power(inter, share).numpy(),
-                        "power_low": generalization_power(inter, share, (1, 2)).numpy(),
-                        "power_high": generalization_power(
-                            inter, share, range(6, inter.n + 1)
-                        ).numpy(),
-                        "count": interaction_count(inter).numpy(),
-                        "generalizable": kept.numpy(),
-                        "non_generalizable": (total - kept).numpy(),
-                        "chance": chance_level(inter, self.baselines, draws=10).numpy(),
-                        "mean_order": _mean_order(inter).numpy(),
-                    }
-                )
-            )
-        return pd.concat(rows, ignore_index=True)
+            total, kept = (order_spectrum(inter, g).abs().sum((-2, -1)) for g in (None, share))
+            rows.append({
+                "power": generalization_power(inter, share),
+                "power_low": generalization_power(inter, share, LOW_ORDERS),
+                "power_high": generalization_power(inter, share, HIGH_ORDERS),
+                "count": interaction_count(inter),
+                "generalizable": kept,
+                "non_generalizable": total - kept,
+                "chance": chance_level(inter, self.baselines, draws=10),
+                "mean_order": _mean_order(inter),
+            })  # fmt: skip
+        return {name: torch.stack([row[name] for row in rows], -1).cpu() for name in rows[0]}
+
+    def per_sample(self) -> pd.DataFrame:
+        """Return the `curves` as a table: step, sample, and one column each."""
+        index = pd.MultiIndex.from_product([self.steps, range(len(self))], names=["step", "sample"])
+        columns = {name: values.T.flatten().numpy() for name, values in self.curves.items()}
+        return pd.DataFrame(columns, index).reset_index()
 
     def summary(self) -> pd.DataFrame:
         """Return one row a checkpoint: means over samples with 95 % intervals, and the losses.
 
-        Columns: those of `losses`, gap (test_loss - train_loss), and for every quantity q of
-        `per_sample` the columns q, q_low and q_high.
+        Columns: those of `records`, gap (test_loss - train_loss), and for every quantity q of
+        `curves` the columns q, q_low95 and q_high95. Where the losses of single samples are known,
+        train_loss, test_loss and the gap are theirs, and the gap has an interval, too.
         """
         rows = []
-        for step, group in self.per_sample().groupby("step", sort=True):
+        for i, step in enumerate(self.steps):
             row: dict[str, float] = {"step": step}
-            for name in group.columns.drop(["step", "sample"]):
-                values = torch.tensor(group[name].to_numpy())
-                mean, low, high = interval(values, share=name in SHARES)
-                row |= {name: mean, f"{name}_low95": low, f"{name}_high95": high}
+            found = {k: interval(x[:, i], share=k in SHARES) for k, x in self.curves.items()}
+            if step in self.losses:
+                means = (float(x.double().mean()) for x in self.losses[step])
+                row |= dict(zip(("train_loss", "test_loss"), means, strict=True))
+                found["gap"] = self.gap(step)
+            for name, value in found.items():
+                row |= dict(zip((name, f"{name}_low95", f"{name}_high95"), value, strict=True))
             rows.append(row)
-        losses = self.losses[self.losses["step"].isin(self.steps)]
-        table = losses.merge(pd.DataFrame(rows), on="step", validate="one_to_one")
-        return table.assign(gap=table["test_loss"] - table["train_loss"])
+        measured = pd.DataFrame(rows)
+        kept = self.records.columns.difference(measured.columns.drop("step"), sort=False)
+        table = self.records[kept].merge(measured, on="step", validate="one_to_one")
+        return table if self.losses else table.assign(gap=table["test_loss"] - table["train_loss"])
 
-    def change(self, name: str, start: int, stop: int) -> Interval:
-        """Return how a quantity of `per_sample` changes between two checkpoints.
+    def gap(self, step: int, since: int | None = None) -> Interval:
+        """Return the loss gap at a step, or its change since another, with its 95 % interval.
 
-        The mean over samples of its value at step `stop` minus its value at step `start`, with a
-        95 % interval over samples.
+        Mean test loss less mean training loss, of the samples in `losses`.
         """
-        wide = self._per_sample.pivot(index="step", columns="sample", values=name)
-        return interval(torch.tensor((wide.loc[stop] - wide.loc[start]).to_numpy()))
+        train, test = self.losses[step]
+        if since is not None:
+            train, test = train - self.losses[since][0], test - self.losses[since][1]
+        return mean_difference(test, train)
 
-    def phases(self, r: float = 1.0) -> "Phases":
-        """Return the phase boundaries of the averages over samples."""
-        table = self.summary()
-        return phases(
-            table["step"].tolist(),
-            table["power"].tolist(),
-            table["generalizable"].tolist(),
-            table["non_generalizable"].tolist(),
-            r,
-        )
+    def turn(
+        self, name: str, side: int, by: str | None = None
+    ) -> tuple[Float[Tensor, "sample"], Float[Tensor, "sample"], Float[Tensor, "sample"]]:
+        """Return how a quantity changes up to its extreme, and after it, sample by sample.
+
+        The extreme lies between the first and the last checkpoint, where *the other half* of the
+        samples has it on average, so that picking it flatters no sample.
+
+        Args:
+            name: of `curves`.
+            side: 1 for the largest value, -1 for the lowest.
+            by: quantity whose extreme it is; `name` without.
+
+        Returns:
+            The change from the first checkpoint to the extreme; from there to the last; and from
+            the first to where, before the extreme, the other half lies farthest on the other
+            side. NaN where a value does not exist, or no checkpoint lies between.
+        """
+        values, guide = self.curves[name], side * self.curves[by or name]
+        found = torch.full((3, len(values)), torch.nan, dtype=values.dtype)
+        for half, other in halves(len(values)) if len(self.steps) > 2 else []:
+            seen = guide[other].nanmean(0)
+            top = 1 + int(seen[1:-1].nan_to_num(nan=-math.inf).argmax())
+            astray = int(seen[:top].nan_to_num(nan=math.inf).argmin())
+            first, back, at, last = values[half][:, [0, astray, top, -1]].T
+            found[:, half] = torch.stack([at - first, last - at, back - first])
+        return found[0], found[1], found[2]
+
+    def since_t2(self, name: str, r: float = 1.0) -> Float[Tensor, "sample"]:
+        """Return how a quantity changes from t2 of *the other half* of the samples to the end.
+
+        NaN for samples whose other half has no t2.
+        """
+        values = self.curves[name]
+        found = torch.full_like(values[:, 0], torch.nan)
+        for half, other in halves(len(values)):
+            t2 = self.phases(r, other).t2
+            if t2 is not None:
+                found[half] = values[half, -1] - values[half, self.steps.index(t2)]
+        return found
+
+    def phases(self, r: float = 1.0, samples: Tensor | None = None) -> Phases:
+        """Return the phase boundaries of the averages over samples, all or some (an index)."""
+        chosen = slice(None) if samples is None else samples
+        names = ("power", "generalizable", "non_generalizable")
+        means = [self.curves[name][chosen].nanmean(0).tolist() for name in names]
+        return phases(self.steps, *means, r)
+
+    def boundaries(self, r: float = 1.0, draws: int = 500, seed: int = 0) -> pd.DataFrame:
+        """Return the phase boundaries of resampled samples: how sure t1 and t2 are.
+
+        Args:
+            r: as in `phases`.
+            draws: number of resamples.
+            seed: of the resamples.
+
+        Returns:
+            One row a resample: t1 and t2, missing where there is no such boundary.
+
+        Raises:
+            ValueError: without a draw.
+        """
+        check_draws(draws)
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randint(len(self), (draws, len(self)), generator=generator)
+        found = [self.phases(r, sample) for sample in drawn]
+        return pd.DataFrame([(x.t1, x.t2) for x in found], columns=["t1", "t2"], dtype="Int64")
+
+    def certainty(self, r: float = 1.0, seed: int = 0) -> dict[str, Any]:
+        """Return r, t1 and t2 ("none" where there is none), and how often they come out again.
+
+        That is the share of resamples of the samples with the same boundary; NaN for one sample.
+        """
+        found, drawn, row = self.phases(r), self.boundaries(r, seed=seed), {"r": r}
+        for name in ("t1", "t2"):
+            step = getattr(found, name)
+            again = drawn[name].isna() if step is None else drawn[name].eq(step).fillna(False)
+            row |= {name: str(step or "none")}
+            row |= {f"{name}_again": float(again.mean()) if len(self) > 1 else math.nan}
+        return row
 
 
 def _mean_order(inter: Interactions) -> Tensor:
@@ -161,118 +242,25 @@ def track(
     return Dynamics(steps, [at(run, step) for step in bar], others, run.records)
 
 
-@dataclasses.dataclass(frozen=True)
-class Phases:
-    """The phase boundaries of a training run (App. I); None where there is none.
-
-    Attributes:
-        t1: step at which H peaks, the end of the first phase.
-        t2: first step after t1 at which non-generalizable strength grows, and faster.
-        reason: in words, what was found and why a boundary may be missing.
-    """
-
-    t1: int | None
-    t2: int | None
-    reason: str
-
-    def of(self, step: int) -> int | None:
-        """Return the phase (1, 2 or 3) that a step lies in; None without t1."""
-        if self.t1 is None:
-            return None
-        if step <= self.t1:
-            return 1
-        return 2 if self.t2 is None or step <= self.t2 else 3
-
-
-def phases(
-    steps: Sequence[int],
-    power: Sequence[float],
-    strength_gen: Sequence[float],
-    strength_non: Sequence[float],
-    r: float = 1.0,
-) -> Phases:
-    """Return the phase boundaries t1 and t2 (App. I).
-
-    t1 is the step at which H is largest. t2 is the first step after it at which, since the
-    checkpoint before, non-generalizable strength grew, and generalizable strength by less than
-    r times as much. No boundary is forced: without a rise of H there is no t1, and while H still
-    rises at the end, the first phase is not over.
-
-    Args:
-        steps: of the checkpoints, ascending.
-        power: H at each; NaN where there is none, which is passed over.
-        strength_gen, strength_non: summed strength of salient generalizable and
-            non-generalizable interactions at each.
-        r: ratio of the two gains that ends the second phase, > 0 (the paper gives no value).
-
-    Example:
-        >>> phases([0, 1, 2, 3], [0.2, 0.6, 0.5, 0.4], [1, 3, 5, 5], [4, 2, 3, 6])
-        Phases(t1=1, t2=3, reason=...)
-    """
-    lengths = {len(steps), len(power), len(strength_gen), len(strength_non)}
-    if len(lengths) != 1 or len(steps) < 2:
-        raise ValueError(
-            "phases needs one value of each quantity a checkpoint, for at least 2 checkpoints; "
-            f"got lengths {len(steps)}, {len(power)}, {len(strength_gen)}, {len(strength_non)}"
-        )
-    if not r > 0:
-        raise ValueError(f"r must be positive, got {r}")
-    known = [i for i in range(len(steps)) if not math.isnan(power[i])]
-    if not known:
-        return Phases(None, None, "H is not defined at any checkpoint: no phase is seen")
-    peak = max(known, key=lambda i: power[i])
-    t1 = steps[peak]
-    if peak == known[0]:
-        return Phases(None, None, "H is largest before training: no first phase is seen")
-    if peak == known[-1]:
-        reason = "H still rises at the last checkpoint: the first phase is not over"
-        return Phases(None, None, reason)
-    for i in range(peak + 1, len(steps)):
-        gain = strength_gen[i] - strength_gen[i - 1]
-        loss = strength_non[i] - strength_non[i - 1]
-        if loss > 0 and gain < r * loss:
-            return Phases(
-                t1,
-                steps[i],
-                f"H peaks at step {t1}; at step {steps[i]}, first after that, non-generalizable "
-                f"strength grows faster than generalizable strength (ratio r = {r:g})",
-            )
-    return Phases(
-        t1,
-        None,
-        f"H peaks at step {t1}; at no checkpoint after that does non-generalizable strength grow, "
-        f"and faster than generalizable strength (ratio r = {r:g}), so no third phase is seen",
-    )
-
-
-def bootstrap_phases(
-    per_sample: pd.DataFrame, r: float = 1.0, draws: int = 500, seed: int = 0
+def seed_spread(
+    repeated: Mapping[Any, Dynamics], names: Sequence[str] = ("power", "count")
 ) -> pd.DataFrame:
-    """Return the phase boundaries of resampled samples: how sure t1 and t2 are.
+    """Return how far repetitions differ at the last checkpoint, and how far by samples alone.
 
     Args:
-        per_sample: of `Dynamics.per_sample`.
-        r: as in `phases`.
-        draws: number of resamples.
-        seed: of the resamples.
+        repeated: seed, or another name, to what was followed with it.
+        names: quantities of `Dynamics.curves`.
 
     Returns:
-        One row a resample: t1 and t2, missing where there is no such boundary.
-
-    Raises:
-        ValueError: without a draw.
+        Columns quantity, seeds (how many), between (standard deviation of the means over samples),
+        expected (what it would be about, were samples all that differs), limit (which it would
+        exceed in 5 % of cases then, by the chi-squared distribution). NaN for a single seed.
     """
-    check_draws(draws)
-    names = ("power", "generalizable", "non_generalizable")
-    tables = {
-        k: per_sample.pivot(index="step", columns="sample", values=k).sort_index() for k in names
-    }
-    steps = tables["power"].index.tolist()
-    generator = np.random.default_rng(seed)
-    rows = []
-    for _ in range(draws):
-        drawn = generator.integers(tables["power"].shape[1], size=tables["power"].shape[1])
-        means = [tables[k].iloc[:, drawn].mean(axis=1).tolist() for k in names]
-        found = phases(steps, *means, r)
-        rows.append((found.t1, found.t2))
-    return pd.DataFrame(rows, columns=["t1", "t2"], dtype="Int64")
+    rows, free = [], len(repeated) - 1
+    for name in names:
+        ends = [pd.Series(d.curves[name][:, -1].numpy()) for d in repeated.values()]
+        between = pd.Series([x.mean() for x in ends]).std()
+        expected = float(pd.Series([x.sem() ** 2 for x in ends]).mean(skipna=False) ** 0.5)
+        limit = expected * (stats.chi2.ppf(0.95, free) / free) ** 0.5 if free else math.nan
+        rows.append((name, len(ends), between, expected if free else math.nan, limit))
+    return pd.DataFrame(rows, columns=["quantity", "seeds", "between", "expected", "limit"])

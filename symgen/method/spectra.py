@@ -29,6 +29,44 @@ def order_distribution(
     return strength / total.where(total > 0, torch.nan)
 
 
+def order_thirds(
+    spectrum: Float[Tensor, "sample 2 order"],
+) -> tuple[Float[Tensor, "sample"], Float[Tensor, "sample"], Float[Tensor, "sample"]]:
+    """Return the shares of strength at low, middle and high orders, sample by sample.
+
+    Orders below n/3, from n/3 to 2n/3, and above; NaN for a sample without strength.
+
+    Args:
+        spectrum: of `order_spectrum`.
+
+    Example:
+        >>> order_thirds(torch.tensor([[[0.0, 1, 0, 2, 0, 0, 3], [0.0, 0, -4, 0, 0, 0, 0]]]))
+        (tensor([0.1000]), tensor([0.6000]), tensor([0.3000]))
+    """
+    strength = spectrum.abs().sum(-2)
+    total = strength.sum(-1, keepdim=True)
+    share = strength / total.where(total > 0, torch.nan)
+    place = 3 * torch.arange(share.shape[-1], device=share.device) / (share.shape[-1] - 1)
+    low, high = place < 1, place > 2
+    return tuple(share[:, kept].sum(-1) for kept in (low, ~low & ~high, high))
+
+
+def uncancelled(spectrum: Float[Tensor, "sample 2 order"]) -> Float[Tensor, "sample"]:
+    """Return the share of strength that is left when positive and negative effects cancel.
+
+    0 for a sample whose effects add up to nothing, 1 where all have one sign, NaN without any.
+
+    Args:
+        spectrum: of `order_spectrum`.
+
+    Example:
+        >>> uncancelled(torch.tensor([[[0.0, 3.0, 0.0], [0.0, 0.0, -1.0]]]))
+        tensor([0.5000])
+    """
+    strength = spectrum.abs().sum((-2, -1))
+    return spectrum.sum((-2, -1)).abs() / strength.where(strength > 0, torch.nan)
+
+
 def shape_distance(
     first: Float[Tensor, "*batch 2 order"], second: Float[Tensor, "*other 2 order"]
 ) -> float:

@@ -28,10 +28,11 @@ number of positive counts estimated from survey data", Survey Methodology 24 (19
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from scipy import special, stats
@@ -155,10 +156,50 @@ def median_interval(values: Float[Tensor, "sample"]) -> Interval:
     return Interval(float(np.median(kept)), float(bounds.low), float(bounds.high))
 
 
+def medians(
+    table: pd.DataFrame, by: Sequence[str], measures: Sequence[str], spec: str = ".2f"
+) -> pd.DataFrame:
+    """Return medians of measures with their 95 % intervals, as text for a page.
+
+    Args:
+        table: one row a sample.
+        by: columns that tell groups apart, kept in their order.
+        measures: columns to summarize.
+        spec: format of a number.
+
+    Example:
+        >>> table = pd.DataFrame({"of": ["a"] * 6 + ["b"], "x": [2, 2, 2, 3, 4, 9, 1]})
+        >>> medians(table, ["of"], ["x"], ".1f")["x"].to_dict()
+        {'a': '2.5 [2.0, 9.0]', 'b': '1.0'}
+    """
+
+    def told(values: pd.Series) -> str:
+        return f"{median_interval(torch.tensor(values.to_numpy(dtype=float))):{spec}}"
+
+    return table.groupby([*by], sort=False)[[*measures]].agg(told)
+
+
 def check_draws(draws: int) -> None:
     """Refuse a number of random draws that nothing can be averaged over."""
     if draws < 1:
         raise ValueError(f"draws must be at least 1, got {draws}; give how many to average over")
+
+
+def halves(count: int, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+    """Return two random halves of some samples, each to be measured by what the other picks.
+
+    An extreme that is picked on the samples it is measured on is too large by chance alone.
+
+    Returns:
+        Two pairs of truth values (sample,): the half to measure on, and the other.
+
+    Example:
+        >>> [(int(half.sum()), int(other.sum())) for half, other in halves(5)]
+        [(3, 2), (2, 3)]
+    """
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randperm(count, generator=generator) < count / 2
+    return [(first, ~first), (~first, first)]
 
 
 def around(mean: float, *groups: np.ndarray, share: bool = False) -> Interval:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from symgen.data.datasets import Data, Samples, load_dataset
@@ -19,8 +20,9 @@ from symgen.masking.patches import ImageVariables, draw_patches
 from symgen.masking.spans import TextVariables, draw_words
 from symgen.memory import check_states
 from symgen.method.dynamics import Dynamics, track
-from symgen.models.loop import TrainingConfig
-from symgen.models.training import TrainingRun, configured, train
+from symgen.models.config import TrainingConfig, configured
+from symgen.models.loop import sample_losses
+from symgen.models.training import TrainingRun, train
 from symgen.split.sparsify import MAX_VARIABLES
 
 # Enough images for a mean that one more would not change visibly, drawn with this seed.
@@ -117,6 +119,13 @@ class Study:
         """Network and data set in words."""
         return f"{self.network} on {self.dataset}"
 
+    @property
+    def label(self) -> str:
+        """The title with what sets studies of one network and data set apart."""
+        wrong = f", {self.label_noise:.0%} wrong labels" if self.label_noise else ""
+        size = self.train_size or "all"
+        return f"{self.title} ({size} training samples{wrong}; n = {self.n})"
+
     @functools.cached_property
     def data(self) -> Data:
         """The data set, split."""
@@ -149,23 +158,21 @@ class Study:
 
     @property
     def accuracies(self) -> pd.DataFrame:
-        """One row a network: what it was trained on, for how long, and what it reaches."""
-        rows = []
+        """One row a network: what it was trained on, for how long, and what it reaches.
+
+        The skill is the share of the way from guessing to faultless that its test accuracy went.
+        """
+        chance, rows = 1 / self.data.spec["classes"], []
         for part, run in zip(self.names, self.runs, strict=True):
             last = run.records.iloc[-1]
-            rows.append(
-                {
-                    "network": self.network,
-                    "data": self.dataset,
-                    "classes": self.data.spec["classes"],
-                    "part": part,
-                    "training samples": len(self.data.part(part)),
-                    "wrong labels": self.label_noise,
-                    "epochs": self.training.epochs,
-                    "training accuracy": float(last["train_accuracy"]),
-                    "test accuracy": float(last["test_accuracy"]),
-                }
-            )
+            rows.append({
+                "network": self.network, "data": self.dataset.split("/")[-1], "part": part,
+                "classes": self.data.spec["classes"], "samples": len(self.data.part(part)),
+                "wrong labels": self.label_noise, "epochs": self.training.epochs,
+                "training accuracy": float(last["train_accuracy"]),
+                "test accuracy": float(last["test_accuracy"]), "chance": chance,
+                "skill": (float(last["test_accuracy"]) - chance) / (1 - chance),
+            })  # fmt: skip
         return pd.DataFrame(rows)
 
     @functools.cache  # noqa: B019 - a study lives as long as its chapter
@@ -209,7 +216,8 @@ class Study:
     def _masked_by(self, part: str) -> dict[str, Any]:
         """Return what decides the `mask_value` of a network, besides the network."""
         if self.data.kind == "text":
-            return {"token": self.data.tokenizer.mask_token_id}
+            code = code_fingerprint(token_embedding)
+            return {"token": self.data.tokenizer.mask_token_id, "code": code}
         images = {"images": self.data.part(part).fingerprint, "count": MEAN_OVER}
         code = code_fingerprint(mean_feature)
         return {"layer": self._layer, "seed": MEAN_SEED, **images, "code": code}
@@ -245,7 +253,43 @@ class Study:
         target, *others = self.runs
         return track(target, others, functools.partial(self.extract, part=part), steps)
 
+    def losses(
+        self, steps: Sequence[int], size: int = 500
+    ) -> dict[int, tuple[Float[Tensor, "train"], Float[Tensor, "test"]]]:
+        """Return the target's losses (nats) on single training and test samples at some steps.
+
+        Args:
+            steps: checkpoints.
+            size: how many samples of each kind at most, the same at every step.
+        """
+        parts, found = [self.data.part(name) for name in (self.names[0], "test")], {}
+        for step in steps:
+            model = self.runs[0].load(step)
+            found[step] = tuple(sample_losses(model, part, size) for part in parts)
+        return found
+
+    def dynamics(self, first_epoch: float = 0.0, looks: int | None = None) -> Dynamics:
+        """Return the target followed through training, with the losses of single samples.
+
+        Args:
+            first_epoch: checkpoints before it are passed over, all but the untrained network and
+                the last.
+            looks: at how many of the others to look, 2 or more, evenly chosen; at all without.
+
+        Raises:
+            ValueError: for fewer than two.
+        """
+        if looks is not None and looks < 2:
+            raise ValueError(f"looks={looks}: expected at least 2, before and after training")
+        self.drawn()  # as in `follow`
+        records = self.runs[0].records
+        ends = records["step"].isin(self.runs[0].steps[:: len(records) - 1])
+        steps = records["step"][ends | (records["epoch"] >= first_epoch)].tolist()
+        if looks is not None and looks < len(steps):
+            steps = [steps[round(i * (len(steps) - 1) / (looks - 1))] for i in range(looks)]
+        return dataclasses.replace(self.follow(steps), losses=self.losses(steps))
+
     def interactions(self, part: str = "test") -> tuple[Interactions, list[Interactions]]:
         """Return the interactions of the trained target, and of each baseline, on the samples."""
-        found = self.follow(self.runs[0].steps[-1:], part)
+        found = self.follow([-1], part)
         return found.interactions[0], found.baselines

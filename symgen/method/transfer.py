@@ -30,6 +30,7 @@ def transfer(
     tau: float | None = None,
     metric: str = "binary",
     relative_to: str | None = None,
+    least: float | None = None,
 ) -> Share:
     """Return how far every interaction of a network is also one of a baseline network.
 
@@ -42,6 +43,7 @@ def transfer(
             same sign, else 0. "similarity" (Eq. 19, 20): where the signs agree, the smaller
             of the two magnitudes over the larger, each first divided by its network's mean
             of abs(v[N] - v[0]) over the samples.
+        least: similarity from which on an interaction counts, and then wholly.
 
     Returns:
         G for AND and for OR, each (..., 2**n) in [0, 1]. The similarity is NaN for samples
@@ -67,14 +69,15 @@ def transfer(
             share = torch.stack(baseline.salient(tau, relative_to=relative_to), -2)
             share = share.to(best.dtype)
         else:
-            # Each over its own span; multiplied crosswise, so that none is divided by 0.
-            ours = target.effects.abs() * baseline.span.mean()
-            theirs = baseline.effects.abs() * target.span.mean()
+            # Each over its own total effect; multiplied crosswise, so that none is divided by 0.
+            ours = target.effects.abs() * baseline.total_effect.mean()
+            theirs = baseline.effects.abs() * target.total_effect.mean()
             larger = torch.maximum(ours, theirs)
             share = torch.minimum(ours, theirs) / larger.where(larger > 0, 1.0)
+            share = share if least is None else (share >= least).to(best.dtype)
         best = torch.maximum(best, torch.where(same, share, 0.0))
     if metric == "similarity":
-        best = best.where(target.span[..., None, None] > 0, torch.nan)
+        best = best.where(target.total_effect[..., None, None] > 0, torch.nan)
     return best[..., 0, :], best[..., 1, :]
 
 
@@ -119,7 +122,7 @@ def _strengths(
     orders = None if orders is None else tuple(orders)
     kept = _strength(order_spectrum(inter, g, *saliency), orders)
     total = _strength(order_spectrum(inter, None, *saliency), orders)
-    return kept, total.where(inter.span > 0, torch.nan)
+    return kept, total.where(inter.total_effect > 0, torch.nan)
 
 
 def generalization_power(

@@ -1,4 +1,4 @@
-"""Where a training keeps its checkpoints, and how it finds which are there."""
+"""Where a training keeps its checkpoints, and the state from which it goes on."""
 
 import contextlib
 import dataclasses
@@ -6,30 +6,11 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
+import torch
+from torch import Tensor, nn
 
-from symgen.storage import discard_parts, fetch_info, warn_damaged
-
-
-def checkpoint_steps(total: int, count: int) -> list[int]:
-    """Return the steps to keep: 0, the last, and others dense early and sparse late.
-
-    Args:
-        total: number of steps of the whole training.
-        count: number of checkpoints after step 0; fewer where there are fewer steps.
-
-    Example:
-        >>> checkpoint_steps(1000, 7)
-        [0, 1, 3, 10, 32, 100, 316, 1000]
-    """
-    count = min(count, total)
-    points = count
-    while len(steps := np.unique(np.geomspace(1, total, points).round().astype(int))) < count:
-        points += 1
-    # More points than asked for can turn up by rounding; the last step must stay.
-    steps = steps[np.linspace(0, len(steps) - 1, count).round().astype(int)]
-    steps[-1] = total
-    return [0, *steps.tolist()]
+from symgen.models.registry import load_weights
+from symgen.storage import discard_parts, fetch, fetch_info, store, warn_damaged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,18 +49,57 @@ class Store:
         """Delete a checkpoint."""
         _unlink(self.path(step), self.path(step).with_suffix(".json"))
 
-    def resume_path(self, step: int) -> Path:
-        """Return the file of the state from which training goes on after a step."""
-        return self.folder / f"resume-{step:08d}.safetensors"
+    def keep(
+        self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer,
+        scaler: torch.amp.GradScaler,
+    ) -> None:  # fmt: skip
+        """Store what it takes to go on after `step`, then drop the state before it."""
+        tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
+        for i, values in optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{i}.{k}": v for k, v in values.items() if v is not None}
+        # A new name each time: a state that is being written never replaces the one before it.
+        path = self.folder / f"resume-{step:08d}.safetensors"
+        store(path, tensors, {"step": step, "scaler": scaler.state_dict()})
+        self.discard_states(but=path)
 
-    def resume_paths(self) -> list[Path]:
+    def restore(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
+    ) -> int:
+        """Load the last whole state that is stored; return its step, 0 if there is none."""
+        first = min(self.missing())
+        for path in self._states():
+            found = fetch(path)
+            # Checkpoints before the state can only be had by starting again.
+            if found is None or found[1]["step"] >= first:
+                continue
+            weights: dict[str, Tensor] = {}
+            state: dict[int, dict[str, Tensor]] = {}
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            for key, value in found[0].items():
+                kind, _, rest = key.partition(".")
+                if kind == "model":
+                    weights[rest] = value
+                    continue
+                i, _, name = rest.partition(".")
+                if value.ndim:  # laid out in memory as the parameter is
+                    value = torch.empty_like(parameters[int(i)]).copy_(value)
+                state.setdefault(int(i), {})[name] = value
+            load_weights(model, weights, f"in {path}")
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": state, "param_groups": groups})
+            if found[1]["scaler"]:
+                scaler.load_state_dict(found[1]["scaler"])
+            return found[1]["step"]
+        return 0
+
+    def _states(self) -> list[Path]:
         """Return the stored states, latest first."""
         return sorted(self.folder.glob(f"resume-{'[0-9]' * 8}.safetensors"), reverse=True)
 
-    def discard_resume(self, keep: Path | None = None) -> None:
+    def discard_states(self, but: Path | None = None) -> None:
         """Delete the stored states, but for one, and what was half written by a killed run."""
-        for path in self.resume_paths():
-            if path != keep:
+        for path in self._states():
+            if path != but:
                 _unlink(path, path.with_suffix(".json"))
         # Only one program trains a run, and it is not writing now.
         discard_parts(self.folder)

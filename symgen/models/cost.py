@@ -4,9 +4,11 @@ import dataclasses
 import errno
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import psutil
 import torch
 from torch import Tensor
@@ -15,8 +17,10 @@ from symgen.data.hub import import_transformers
 from symgen.masking.hooks import largest_output
 from symgen.masking.prefix_tree import new_cache
 from symgen.masking.states import ALIVE
+from symgen.models.batches import to_device
 from symgen.models.checkpoints import Store
-from symgen.models.loop import Loop, Task, TrainingConfig, evaluate, to_device
+from symgen.models.config import TrainingConfig
+from symgen.models.loop import Loop, Task, evaluate
 
 GIB = 2**30
 # Samples of the trial whose activations are counted, and batches that are timed.
@@ -158,10 +162,10 @@ def _seconds_per_step(loop: Loop) -> float:
 
 
 def language_memory(
-    config: Any, tokens: int = 64, n: int = 10, dtype: torch.dtype = torch.bfloat16,
-    rows: int | None = None,
-) -> dict[str, float]:  # fmt: skip
-    """Return the GiB that the outputs on all masked prompts take, without loading any weights.
+    config: Any, tokens: int = 64, rows: Sequence[int] = (1024, 64, 1),
+    dtype: torch.dtype = torch.bfloat16,
+) -> pd.DataFrame:  # fmt: skip
+    """Return the GiB that the outputs on masked prompts take, without loading any weights.
 
     Counted on the meta device with the numbers by which the prefix tree chooses its batches: three
     times the keys and values of the rows, and the largest output of a layer six times.
@@ -169,12 +173,11 @@ def language_memory(
     Args:
         config: of a model, of `transformers`.
         tokens: of the prompt.
-        n: number of variables.
+        rows: numbers of masked prompts at once, up to 2**n. Fewer take more time.
         dtype: of the weights.
-        rows: masked prompts at once; all 2**n without. Fewer take more time.
 
     Returns:
-        weights, states, total.
+        Columns masked prompts at once, weights, keys and values, activations, total.
     """
     with torch.device("meta"):
         model = import_transformers().AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
@@ -183,6 +186,8 @@ def language_memory(
         with torch.inference_mode():
             largest = largest_output(model, {"input_ids": ids} | options)
     kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
-    weights = sum(p.nbytes for p in model.parameters()) / 2**30
-    states = (rows or 2**n) * (3 * kept + ALIVE * largest) / 2**30
-    return {"weights": weights, "states": states, "total": weights + states}
+    table = pd.DataFrame({"masked prompts at once": rows})
+    table["weights"] = sum(p.nbytes for p in model.parameters()) / GIB
+    table["keys and values"] = table["masked prompts at once"] * 3 * kept / GIB
+    table["activations"] = table["masked prompts at once"] * ALIVE * largest / GIB
+    return table.assign(total=table.iloc[:, 1:].sum(axis=1))

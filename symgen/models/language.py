@@ -1,8 +1,6 @@
 """Causal language models: loaded, or trained and fine-tuned on the loop of all networks."""
 
-import copy
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,15 +13,17 @@ from torch import Tensor, nn
 from symgen.data.hub import from_pretrained, import_transformers
 from symgen.data.parts import TokenPart
 from symgen.data.texts import pieces_of, train_tokenizer
-from symgen.fingerprints import code_fingerprint, fingerprint
+from symgen.fingerprints import code_fingerprint
 from symgen.interactions import Interactions
 from symgen.literal import nearest
 from symgen.masking.mask_values import MaskValue, mask_ids, word_value
 from symgen.masking.outputs import masked_outputs, split_outputs
-from symgen.masking.prompts import Prompt, prompt_inputs
-from symgen.models.loop import Task, TrainingConfig, next_token
-from symgen.models.registry import device
-from symgen.models.training import TrainingRun, configured
+from symgen.masking.prompts import Prompt, first_probability, prompt_inputs, target_tokens
+from symgen.models.config import TrainingConfig, configured
+from symgen.models.loop import Task, next_token
+from symgen.models.registry import device, identity, untrained
+from symgen.models.trainable import merged, trainable
+from symgen.models.training import TrainingRun
 
 # Causal language models of the paper (App. F, O, P), and a small one for trying things out.
 CAUSAL_LMS = {
@@ -33,9 +33,8 @@ CAUSAL_LMS = {
     "stories260k": "karpathy/tinyllamas/stories260K",
 }
 # How a language model is trained where nothing else is said.
-TUNING = TrainingConfig(
-    epochs=3, batch_size=32, learning_rate=3e-3, checkpoints=1, augment=False, evaluation_size=200
-)
+TUNING = TrainingConfig(epochs=3, batch_size=32, checkpoints=1, evaluation_size=200)
+TUNING_RATE = 3e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,6 +58,19 @@ class LanguageModel:
     def at(cls, run: TrainingRun, step: int = -1, name: str | None = None) -> "LanguageModel":
         """Return the model of a training as it was at a step."""
         return cls(name or run.network, run.load(step), run.tokenizer, run.key(step), run)
+
+    def reads(self, prompt: Prompt) -> dict[str, Any]:
+        """Return how the model reads a prompt: tokens, pieces of the target, probability.
+
+        The probability is that of the first piece, which v is about.
+        """
+        ids, target = target_tokens(prompt, self.tokenizer)
+        pieces = self.tokenizer.convert_ids_to_tokens(target)
+        probability = first_probability(self.model, self.tokenizer, prompt)
+        return {
+            "model": self.name, "tokens of the prompt": len(ids), "target": " ".join(pieces),
+            "begins": self.tokenizer.decode(target[:1]).strip(), "probability": probability,
+        }  # fmt: skip
 
     def interactions(
         self,
@@ -123,13 +135,7 @@ def open_language_model(
     """
     if name != "tiny-llama":
         model, tokenizer = load_causal_lm(name, dtype, device_map)
-        # The same weights compute something else with another setting, such as of positions.
-        settings = {k: v for k, v in model.config.to_dict().items() if k != "_name_or_path"}
-        key = {
-            "weights": weights_fingerprint(model),
-            "config": json.dumps(settings, sort_keys=True, default=str),
-        }
-        return LanguageModel(name.split("/")[-1], model, tokenizer, key)
+        return LanguageModel(name.split("/")[-1], model, tokenizer, identity(model))
     tokenizer = train_tokenizer(texts, words, pieces=max(100, words // 4))
     model = tiny_llama(len(tokenizer), width, layers, seed)
     parts = [pieces_of(some, tokenizer, length, tail) for some in (texts, test[:200])]
@@ -189,19 +195,6 @@ def load_causal_lm(
     return (model if device_map is not None else model.to(device())).eval(), tokenizer
 
 
-def weights_fingerprint(model: nn.Module) -> str:
-    """Return the fingerprint of a model's weights, also of those that lie aside on a disk."""
-    from accelerate.utils import align_module_device
-
-    found: dict[str, str] = {}
-    for name, module in model.named_modules():
-        # Fetches weights that `device_map` put aside, one layer at a time.
-        with align_module_device(module):
-            own = module.named_parameters(recurse=False)
-            found |= {f"{name}.{key}": fingerprint(value) for key, value in own}
-    return fingerprint(found)
-
-
 def tiny_llama(vocabulary: int, width: int = 64, layers: int = 2, seed: int = 0) -> nn.Module:
     """Return an untrained Llama, its weights drawn from the seed alone.
 
@@ -220,9 +213,7 @@ def tiny_llama(vocabulary: int, width: int = 64, layers: int = 2, seed: int = 0)
         initializer_range=width**-0.5,
         pad_token_id=0, bos_token_id=2, eos_token_id=3,
     )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(seed)
-        return transformers.LlamaForCausalLM(config).eval()
+    return untrained(transformers.LlamaForCausalLM, {"config": config}, seed)
 
 
 def train_causal_lm(
@@ -235,14 +226,15 @@ def train_causal_lm(
     data: str = "texts",
     config: TrainingConfig = TUNING,
     *,
+    lora: int = 0,
     cache: bool = True,
     progress: bool = True,
     **settings: Any,
 ) -> TrainingRun:
     """Train or fine-tune a causal language model, or take up the stored run with these arguments.
 
-    The loop is that of `train`. Weights are trained in the type they come in (load in float32 to
-    tune all of them). Losses are in nats a token.
+    The loop is that of `train`, without augmentation. Weights are trained in the type they come in
+    (load in float32 to tune all of them). Losses are in nats a token.
 
     Args:
         model: as it is to begin with; it is not changed.
@@ -251,7 +243,8 @@ def train_causal_lm(
         test: to measure on as well.
         others: name to further pieces to measure on, such as those of an old domain.
         name, data: for people.
-        config: how it is trained.
+        config: how it is trained; the learning rate is 3e-3 where none is given.
+        lora: rank of low-rank adapters, which alone are trained then; 0 trains all weights.
         cache, progress: see `train`.
         **settings: that differ from `config`.
 
@@ -268,61 +261,17 @@ def train_causal_lm(
             "some weights of the model lie aside on a disk (device_map), where they cannot be "
             "trained; load it without device_map, on a larger device or in a smaller dtype"
         )
-    config = configured(config, settings).filled("adamw", 3e-3)
+    config = configured(config, settings | {"augment": False}).filled("adamw", TUNING_RATE)
     measured = {"test": test, **(others or {})}
     task = Task(
         name,
-        lambda: _start(model, config.lora),
+        lambda: trainable(model, lora),
         TokenPart(pieces),
         {k: TokenPart(some) for k, some in measured.items()},
         next_token,
     )
-    key = {"weights": dict(model.state_dict()), "code": code_fingerprint(_start)}
-    about = {"data": data, "part": "train"}
-    run = TrainingRun(config, task, {"model": fingerprint(key)}, about, _merged, tokenizer)
+    key = {**identity(model), "lora": lora, "trainable": code_fingerprint(trainable)}
+    about = {"data": data, "part": "train", "lora": lora}
+    run = TrainingRun(config, task, key, about, merged, tokenizer)
     run.compute(cache, progress)
     return run
-
-
-class Trainable(nn.Module):
-    """A language model whose state is its trained parameters, shared ones once."""
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.model(input_ids=ids, use_cache=False).logits
-
-    def state_dict(self, *args: Any, **options: Any) -> dict[str, Tensor]:
-        return {k: p.detach() for k, p in self.model.named_parameters() if p.requires_grad}
-
-    def load_state_dict(self, weights: Mapping[str, Tensor], *args: Any, **options: Any) -> None:
-        with torch.no_grad():
-            for name, value in self.state_dict().items():
-                value.copy_(weights[name])
-
-
-def _merged(trained: Trainable) -> nn.Module:
-    """Return the model itself, adapters merged into its weights."""
-    model = trained.model
-    return getattr(model, "merge_and_unload", lambda: model)().requires_grad_(False)
-
-
-def _start(model: nn.Module, lora: int) -> Trainable:
-    """Return a copy of a model that is ready to be trained."""
-    model = copy.deepcopy(model).requires_grad_(not lora)
-    if lora:
-        try:
-            from peft import LoraConfig, get_peft_model
-        except ImportError as error:
-            raise ImportError(
-                "low-rank adapters need peft: pip install 'symgen[lora]', or train all weights "
-                "with lora=0"
-            ) from error
-        settings = LoraConfig(r=lora, lora_alpha=2 * lora, target_modules="all-linear",
-                              task_type="CAUSAL_LM")  # fmt: skip
-        with torch.random.fork_rng(devices=[]):
-            torch.random.default_generator.manual_seed(0)
-            model = get_peft_model(model, settings)
-    return Trainable(model)

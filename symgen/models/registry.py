@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from symgen.data.hub import from_pretrained, local_folder
+from symgen.fingerprints import fingerprint
 from symgen.literal import nearest
 from symgen.models.architectures import ResNetCIFAR, SmallCNN, TextClassifier, bert, resnet, vgg
 
@@ -29,11 +31,6 @@ class Network:
     learning_rate: float = 0.05
 
 
-def device() -> torch.device:
-    """Return the device that networks run on: the GPU where there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
 NETWORKS: dict[str, Network] = {
     "cnn": Network(SmallCNN),
     "resnet20": Network(ResNetCIFAR),
@@ -48,6 +45,11 @@ NETWORKS: dict[str, Network] = {
 }
 # Rate for weights that were trained before.
 FINE_TUNING_RATE = 3e-5
+
+
+def device() -> torch.device:
+    """Return the device that networks run on: the GPU where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def lookup(name: str) -> Network:
@@ -122,22 +124,34 @@ def load_weights(
     Raises:
         ValueError: if names or shapes differ, with the first that do.
     """
-    own = model.state_dict()
-    problems = [f"{k} is missing" for k in own if k not in weights]
-    problems += [f"{k} is not expected" for k in weights if k not in own]
-    problems += [
-        f"{k} is {tuple(weights[k].shape)}, not {tuple(v.shape)}"
-        for k, v in own.items()
-        if k in weights and weights[k].shape != v.shape
-    ]
-    if problems:
+    try:
+        model.load_state_dict(weights)
+    except (KeyError, RuntimeError) as error:
         raise ValueError(
             f"the weights {origin} are of another architecture than this "
-            f"{type(model).__name__}: {'; '.join(problems[:6])}"
-            + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
-        )
-    model.load_state_dict(weights)
+            f"{type(model).__name__}: {' '.join(str(error).split())[:500]}"
+        ) from error
     return model
+
+
+def identity(model: nn.Module) -> dict[str, str]:
+    """Return what identifies a network of `transformers`: its weights, and its settings.
+
+    The same weights compute something else with another setting, such as of positions. Weights
+    that `device_map` put aside on a disk are fetched, one layer at a time.
+    """
+    from accelerate.utils import align_module_device
+
+    found: dict[str, str] = {}
+    for name, module in model.named_modules():
+        with align_module_device(module):
+            own = module.named_parameters(recurse=False)
+            found |= {f"{name}.{key}": fingerprint(value) for key, value in own}
+    settings = model.config.to_dict()
+    for told in ("_name_or_path", "transformers_version"):
+        settings.pop(told, None)
+    said = json.dumps(settings, sort_keys=True, default=str)
+    return {"weights": fingerprint(found), "settings": said}
 
 
 def _pretrained(name: str, classes: int, vocabulary: Any = None, **options: Any) -> nn.Module:

@@ -19,12 +19,13 @@ import pandas as pd
 from torch import nn
 
 from symgen.data.datasets import Data
+from symgen.data.hub import resolve
 from symgen.fingerprints import code_fingerprint, fingerprint
-from symgen.literal import nearest
 from symgen.models import registry
 from symgen.models.checkpoints import Store
+from symgen.models.config import TrainingConfig, configured
 from symgen.models.cost import Estimate, measure
-from symgen.models.loop import Loop, Task, TrainingConfig, classification, make_accelerator
+from symgen.models.loop import Loop, Task, classification, make_accelerator
 from symgen.storage import atomic, cache_folder, fetch
 
 
@@ -78,21 +79,6 @@ def estimate(network: str, data: Data, part: str = "target", **settings: Any) ->
     return measure(run.config, run.task, run.store)
 
 
-def configured(config: TrainingConfig | None, settings: dict[str, Any]) -> TrainingConfig:
-    """Return a configuration with some settings changed.
-
-    Raises:
-        ValueError: for one that there is not.
-    """
-    known = [field.name for field in dataclasses.fields(TrainingConfig)]
-    for name in settings:
-        if name not in known:
-            raise ValueError(f"there is no setting {name} of a training.{nearest(name, known)}")
-    if not isinstance(steps := settings.get("checkpoints", 1), int):
-        settings = {**settings, "checkpoints": tuple(map(int, steps))}
-    return dataclasses.replace(config or TrainingConfig(), **settings)
-
-
 def _prepared(
     network: str, data: Data, part: str, config: TrainingConfig | None, options: dict,
     settings: dict[str, Any],
@@ -104,8 +90,8 @@ def _prepared(
             f"{data.kind}s; choose one of "
             + ", ".join(k for k, v in registry.NETWORKS.items() if v.kind == data.kind)
         )
-    own = data.identity.get("tokenizer")
-    if network not in registry.NETWORKS and line.kind == "text" and own != network:
+    own = getattr(data.tokenizer, "name_or_path", None)
+    if network not in registry.NETWORKS and own != resolve(network):
         raise ValueError(
             f'network "{network}" was trained with its own tokenizer, but data set "{data.name}" '
             f'was loaded with another; load it with tokenizer="{network}"'
@@ -118,17 +104,14 @@ def _prepared(
         return registry.build_network(network, seed=config.seed, **spec)
 
     task = Task(network, build, chosen, {"test": data.part("test")}, classification)
-    key = {
-        "network": [network, spec, _builder(network, line, build)],
-        "revision": data.identity.get("revision"),
-    }
+    key = {"network": [network, spec, _builder(network, line, build)]}
     return TrainingRun(config, task, key, {"data": data.name, "part": part})
 
 
-def _builder(network: str, line: registry.Network, build: Callable[[], nn.Module]) -> str:
-    """Identify the code of an architecture, or the weights of what was trained before."""
+def _builder(network: str, line: registry.Network, build: Callable[[], nn.Module]) -> Any:
+    """Identify the code of an architecture, or what was trained before."""
     if network not in registry.NETWORKS:
-        return fingerprint(dict(build().state_dict()))
+        return registry.identity(build().model)
     if (getattr(line.build, "__module__", None) or "").startswith("symgen."):
         return code_fingerprint(registry.untrained, line.build)
     with contextlib.suppress(OSError, TypeError):
@@ -182,7 +165,7 @@ class TrainingRun:
         augmented.
         """
         if self.store.missing():  # damaged since
-            self._compute(True)
+            self.compute()
         return pd.DataFrame([self.store.record(step) for step in self.steps])
 
     def key(self, step: int = -1) -> dict[str, Any]:
@@ -216,13 +199,10 @@ class TrainingRun:
             self._lock()  # which moves the run to where the damaged file can be replaced
             path = self.store.path(step)
             self.store.discard(step)
-            self._compute(True)
+            self.compute()
             found = fetch(path)
-        return self._network(found[0], path).to(registry.device()).eval()
-
-    def _network(self, weights: dict, path: Path) -> nn.Module:
-        """Return the network with the weights of a checkpoint."""
-        return self._finish(registry.load_weights(self.task.build(), weights, f"in {path}"))
+        network = registry.load_weights(self.task.build(), found[0], f"in {path}")
+        return self._finish(network).to(registry.device()).eval()
 
     def warn_near_chance(self) -> None:
         """Warn where the last checkpoint knows no more of its training samples than their classes.
@@ -248,13 +228,14 @@ class TrainingRun:
         return Store(self.folder, tuple(self.steps))
 
     def compute(self, cache: bool = True, progress: bool = True) -> None:
-        """Train, unless that was done; without `cache` in a folder that vanishes with the run."""
+        """Train up to the last checkpoint that is missing, if any is.
+
+        Args:
+            cache: False trains in a folder that vanishes with the run.
+            progress: see `train`.
+        """
         if not cache:
             self._forget_at_end()
-        self._compute(progress)
-
-    def _compute(self, progress: bool) -> None:
-        """Train up to the last checkpoint that is missing, if any is."""
         accelerator = make_accelerator()
         # What is there is only read, so that it can lie where nobody may write. Processes that
         # train together look later, when none of them can be ahead of the others.
@@ -280,7 +261,7 @@ class TrainingRun:
             warnings.warn(
                 f"{self.folder} cannot be written to ({error.strerror}): this training is kept "
                 "until the program ends. Point SYMGEN_CACHE to a folder of yours to keep it",
-                stacklevel=5,
+                stacklevel=4,
             )
             self._forget_at_end()
             return filelock.FileLock(self.folder / ".lock")

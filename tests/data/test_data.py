@@ -10,14 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from symgen.data import texts as corpus
-from symgen.data import hub as sources
-from symgen.data.texts import load_texts, load_tokenizer
-from symgen.data.planted import planted_score
 from symgen.data.datasets import load_dataset
-from symgen.data.texts import load_instructions
-from symgen.data.parts import ImagePart
 from symgen.data.hub import DATASETS, Source
+from symgen.data.images import ImagePart
+from symgen.data.texts import load_instructions, load_texts
 
 CLASSES = ["cat", "dog", "owl"]
 
@@ -66,9 +62,9 @@ def test_digits_are_embedded_balanced_and_normalised():
     x, y = target.batch(range(len(target)))
     assert x.dtype == torch.float32 and y.dtype == torch.int64
     assert abs(x.mean()) < 0.05 and abs(x.std() - 1) < 0.05
-    one, label = target[3]
-    assert torch.equal(one, x[3]) and label == y[3]
-    assert target.image(3).shape == (20, 20, 3)
+    one, label = target.batch([3])
+    assert torch.equal(one[0], x[3]) and label == y[3]
+    assert target.show(3).shape == (20, 20, 3)
 
 
 def test_columns_are_recognised_by_their_features(animals):
@@ -121,8 +117,7 @@ def test_label_noise_replaces_exactly_its_share():
     noisy = load_dataset("digits", train_size=200, label_noise=0.25)
     for name in ("target", "baseline"):
         part = noisy.part(name)
-        assert torch.equal(part.clean_labels, clean.part(name).labels)
-        assert (part.labels != part.clean_labels).sum() == 50
+        assert (part.labels != clean.part(name).labels).sum() == 50
         assert part.labels.unique().numel() == 10
         assert part.fingerprint != clean.part(name).fingerprint
     assert noisy.part("test").fingerprint == clean.part("test").fingerprint
@@ -189,7 +184,7 @@ def test_large_images_are_decoded_when_used(tmp_path, monkeypatch):
     data = load_dataset("someone/boxed")
     assert data.spec["image_size"] == 96
     test = data.part("test")
-    colours = sorted(test.image(i)[48, 48].tolist() for i in range(8))
+    colours = sorted(test.show(i)[48, 48].tolist() for i in range(8))
     assert colours == [[0, 0, 255]] * 7 + [[255, 0, 0]]
     x, _ = test.augment(range(8), torch.Generator().manual_seed(0))
     again, _ = test.augment(range(8), torch.Generator().manual_seed(0))
@@ -201,87 +196,6 @@ def test_grayscale_images_become_rgb(tmp_path, monkeypatch):
     write_images(tmp_path, corrupt={i: png(i, mode="L") for i in range(120)})
     x, _ = load_dataset("someone/animals").part("target").batch([0])
     assert x.shape == (1, 3, 12, 12)
-
-
-# Texts -----------------------------------------------------------------------------------------
-
-
-def test_planted_sentences_have_ten_content_words_and_balanced_labels():
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-    train, test = load_texts("planted-sentiment"), load_texts("planted-sentiment", "test")
-    assert (len(train), len(test)) == (4000, 1000) and not set(train) & set(test)
-    for text in train:
-        content = [word for word in text.split() if word not in ENGLISH_STOP_WORDS]
-        assert len(content) == len(set(content)) == 10
-    labels = load_dataset("planted-sentiment").part("target").labels
-    assert labels.bincount().tolist() == [1000, 1000]
-
-
-def test_planted_score_is_an_or_of_synonyms_under_negation():
-    from symgen.transforms import moebius
-
-    words = ["hardly", "superb", "charming", "river"]
-    v = torch.zeros(16, dtype=torch.float64)
-    for state in range(16):
-        v[state] = planted_score(" ".join(w for i, w in enumerate(words) if state >> i & 1))
-    both = torch.tensor([bool(s & 0b0110) for s in range(16)]).double()
-    negated = torch.tensor([bool(s & 1) for s in range(16)]).double()
-    assert torch.equal(v, 2 * both - 4 * both * negated)
-    # "hardly superb" as an AND; the river takes part in nothing.
-    assert moebius(v)[0b0011] == -4 and moebius(v)[8:].abs().max() == 0
-
-
-def test_text_parts_pad_to_the_longest_of_the_batch():
-    pytest.importorskip("transformers")
-    data = load_dataset("planted-sentiment", train_size=60)
-    part, tokenizer = data.part("target"), data.tokenizer
-    x, y = part.batch([0, 1, 2, 3])
-    lengths = x["attention_mask"].sum(1)
-    assert x["input_ids"].shape == (4, int(lengths.max())) and y.shape == (4,)
-    assert (x["input_ids"][x["attention_mask"] == 0] == tokenizer.pad_token_id).all()
-    alone, _ = part.batch([2])
-    assert torch.equal(alone["input_ids"][0], x["input_ids"][2][: lengths[2]])
-    text = part.text(2)
-    spans = part.offsets(2)
-    assert len(spans) == lengths[2] and spans[0] == (0, 0)
-    assert [text[a:b] for a, b in spans if b] == text.split()
-    assert data.sample(4).show(0) in part.texts
-
-
-def test_text_augmentation_hides_a_tenth_of_the_tokens():
-    pytest.importorskip("transformers")
-    data = load_dataset("planted-sentiment", train_size=200)
-    part, tokenizer = data.part("target"), data.tokenizer
-    x, _ = part.augment(range(200), torch.Generator().manual_seed(0))
-    plain, _ = part.batch(range(200))
-    changed = x["input_ids"] != plain["input_ids"]
-    assert (x["input_ids"][changed] == tokenizer.mask_token_id).all()
-    assert 0.07 < changed.sum() / plain["attention_mask"].sum() < 0.11
-    assert (x["input_ids"][:, 0] == tokenizer.cls_token_id).all()
-
-
-def test_tokenizer_trained_on_the_texts():
-    pytest.importorskip("transformers")
-    texts = load_texts("planted-sentiment")
-    tokenizer, again = load_tokenizer(None, texts), load_tokenizer(None, texts)
-    assert tokenizer.get_vocab() == again.get_vocab()
-    for text in texts[:50]:
-        assert tokenizer.tokenize(text) == text.split()
-    # Words that were never met are put together from pieces; unknown letters are unknown.
-    assert "[UNK]" not in tokenizer.tokenize("Unwatchable filmmakers")
-    assert tokenizer.tokenize("λ") == ["[UNK]"]
-    assert len(load_tokenizer(200, texts[:100] * 2)) <= 200
-
-
-def test_tokenizer_without_mask_token_is_refused():
-    pytest.importorskip("transformers")
-    tokenizer = load_tokenizer(None, ["some words", "more words"])
-    tokenizer.mask_token = None
-    with pytest.raises(ValueError, match=r"has no mask token, which masking words needs; set"):
-        load_tokenizer(tokenizer, [])
-    with pytest.raises(ValueError, match=r"tokenizer=7: a vocabulary needs at least 200"):
-        load_tokenizer(7, ["some words"])
 
 
 # What can be wrong -----------------------------------------------------------------------------
@@ -323,10 +237,9 @@ def test_few_corrupt_images_are_skipped_and_named(tmp_path, monkeypatch):
     cut_off = png(7)[:45]
     write_images(tmp_path, corrupt={17: cut_off})
     with pytest.warns(
-        UserWarning, match=r"2 of 2\d\d images .* corrupt .*train 17.*truncated.*left out"
+        UserWarning, match=r"2 of 2\d\d images .* corrupt .*train 17, test 17;.*truncated.*left out"
     ):
         data = load_dataset("someone/animals")
-    assert set(data.skipped) == {"train 17", "test 17"}
     assert 17 not in grey(data.part("target")) + grey(data.part("baseline"))
 
 
@@ -497,7 +410,7 @@ def test_every_data_set_of_the_paper_is_registered():
 def test_classification_sets_of_the_paper(mirror, monkeypatch, name, options, classes, size):
     monkeypatch.setenv("SYMGEN_DATA", str(mirror))
     data = load_dataset(name, **options)
-    assert len(data.classes) == classes and data.image_size == size
+    assert len(data.classes) == classes and data.spec.get("image_size") == size
     assert [len(data.part(p)) for p in ("target", "baseline", "test")] == [100, 100, 50]
     x, _ = data.part("target").batch(range(8))
     if size:
@@ -515,7 +428,3 @@ def test_plain_texts(mirror, monkeypatch, name):
     monkeypatch.setenv("SYMGEN_DATA", str(mirror))
     texts = load_texts(name)
     assert len(texts) == len(set(texts)) > 1000 and all(texts)
-
-
-def test_registered_names_are_all_reachable():
-    assert "planted-sentiment" in DATASETS and corpus.DATASETS is sources.DATASETS

@@ -1,6 +1,5 @@
-"""Fingerprints tell different things apart; stored files are whole, or noticed and made again."""
+"""Stored files are whole, or noticed and made again."""
 
-import dataclasses
 import os
 import shutil
 import subprocess
@@ -8,147 +7,15 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors import SafetensorError
 
-from symgen import fingerprints
-from symgen import storage as provenance
+from symgen import load_dataset, storage, train
 from symgen.models.checkpoints import Store
-from symgen.data.datasets import load_dataset
-from symgen.fingerprints import modules_of
 from symgen.models.loop import Loop
 from symgen.storage import DamagedFileWarning, atomic, cached, fetch, store
-from symgen.fingerprints import code_fingerprint, fingerprint
-from symgen.models.training import train
-
-SCALARS = st.none() | st.booleans() | st.integers() | st.text() | st.binary()
-VALUES = st.recursive(
-    SCALARS | st.floats(allow_nan=False),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=8,
-)
-
-
-def canonical(value):
-    """What a fingerprint is meant to tell apart: types count, the order of keys does not."""
-    if isinstance(value, dict):
-        return ("map", tuple(sorted((k, canonical(v)) for k, v in value.items())))
-    if isinstance(value, list):
-        return ("list", tuple(canonical(v) for v in value))
-    return (type(value).__name__, repr(value))
-
-
-@given(VALUES, VALUES)
-def test_equal_fingerprints_mean_equal_values(first, second):
-    assert (fingerprint(first) == fingerprint(second)) == (canonical(first) == canonical(second))
-
-
-@given(st.dictionaries(st.text(), SCALARS))
-def test_the_order_of_keys_does_not_count(mapping):
-    assert fingerprint(mapping) == fingerprint(dict(reversed(mapping.items())))
-
-
-def test_neighbouring_texts_are_kept_apart():
-    assert fingerprint(["a;str 1 b", "c"]) != fingerprint(["a", "b;str 1 c"])
-
-
-def test_arrays_count_with_values_type_and_shape():
-    array = np.arange(6.0).reshape(2, 3)
-    same = fingerprint(array)
-    assert fingerprint(torch.from_numpy(array)) == same
-    assert fingerprint(np.asfortranarray(array)) == same
-    assert fingerprint(array.astype(np.float32)) != same
-    assert fingerprint(array.reshape(3, 2)) != same
-    assert fingerprint(array + 1) != same
-    half = torch.ones(3, dtype=torch.bfloat16)
-    assert fingerprint(half) != fingerprint(half * 2)
-    assert fingerprint(np.float64(0.5)) == fingerprint(0.5)
-
-
-def test_dataclasses_are_read_and_other_objects_refused():
-    @dataclasses.dataclass
-    class Options:
-        n: int = 3
-
-    assert fingerprint(Options()) == fingerprint({"n": 3})
-    with pytest.raises(TypeError, match="cannot identify a value of type object; pass numbers"):
-        fingerprint([object()])
-
-
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    monkeypatch.setattr(fingerprints, "PACKAGE", tmp_path)
-    (tmp_path / "solver.py").write_text(
-        '"""Solve."""\n\ndef f(x):\n    """Add."""\n    return x + 1\n'
-    )
-    (tmp_path / "cli.py").write_text("x = 1\n")
-    return tmp_path
-
-
-def test_only_behaviour_counts_in_the_fingerprint_of_the_code(package):
-    before = code_fingerprint()
-    (package / "solver.py").write_text("def f(x):\n    '''Sum.'''\n    # why\n    return x+1\n")
-    assert code_fingerprint("solver") != before  # here the module's docstring is gone altogether
-    (package / "solver.py").write_text(
-        '"""A."""\ndef f(x):\n    "Sum."\n    # why\n    return x+1\n'
-    )
-    assert code_fingerprint() == before
-    (package / "cli.py").write_text("x = 2\n")
-    assert code_fingerprint() == before
-    (package / "solver.py").write_text('"""A."""\ndef f(x):\n    "Sum."\n    return x + 2\n')
-    assert code_fingerprint() != before
-
-
-SYNTAX = """\
-@wraps(f)
-def f(x: "int" = 1, /, *more, y: int | None = None, **rest) -> str:
-    match x:
-        case {"a": [1, *_]}:
-            return f"{x!r:>{y}} {x['a']} \\n" "b"
-    return [i async for i in more if (z := i)]
-
-class A(B, metaclass=C):
-    name: str
-"""
-
-
-def test_the_fingerprint_of_code_is_the_same_in_every_version_of_python(package):
-    # Pinned: newer versions of Python add fields to the syntax tree, which must not show.
-    (package / "syntax.py").write_text(SYNTAX)
-    assert code_fingerprint("syntax") == "a4a5d4021f50bac9"
-
-
-def test_code_depends_on_the_modules_that_it_names_and_on_theirs(tmp_path, monkeypatch):
-    files = {
-        "__init__": "from symgen.low import f\nfrom symgen.high import g\n",
-        "low": "x = 1\n",
-        "high": "def g():\n    from symgen import other\n",
-        "other": "import symgen.low\n",
-        "apart": "import symgen.high\n",
-        "plots": "from symgen.low import draw\nfrom symgen.apart import paint\n",
-    }
-    for name, text in files.items():
-        (tmp_path / f"{name}.py").write_text(text)
-    monkeypatch.setattr(fingerprints, "PACKAGE", tmp_path)
-    assert modules_of("import symgen\nsymgen.f()") == ("low",)
-    assert modules_of("import symgen\nsymgen.g()") == ("high", "low", "other")
-    assert modules_of("from symgen import f, apart") == ("apart", "high", "low", "other")
-    assert modules_of("from symgen.low import x") == ("low",)
-    assert modules_of("import numpy") == ()
-    assert modules_of("from symgen import plots\nplots.draw()") == ("low",)
-    assert modules_of("from symgen import plots\nplots.paint()") == (
-        "apart",
-        "high",
-        "low",
-        "other",
-    )
-    with pytest.raises(ValueError, match="symgen has no 'h'"):
-        modules_of("import symgen\nsymgen.h()")
 
 
 def test_atomic_leaves_all_or_nothing(tmp_path):
@@ -209,9 +76,9 @@ def test_damage_is_reported_and_repaired(tmp_path, monkeypatch):
 
 def test_the_cache_is_where_it_was_told_to_be(tmp_path, monkeypatch):
     monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
-    assert provenance.cache_folder() == tmp_path
+    assert storage.cache_folder() == tmp_path
     monkeypatch.delenv("SYMGEN_CACHE")
-    assert provenance.cache_folder().parts[-2:] == (".cache", "symgen")
+    assert storage.cache_folder().parts[-2:] == (".cache", "symgen")
 
 
 # Bound to their place --------------------------------------------------------------------------
@@ -292,7 +159,7 @@ def test_a_file_that_may_not_be_read_counts_as_absent(tmp_path, monkeypatch):
     def refused(path):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(provenance, "sha256", refused)
+    monkeypatch.setattr(storage, "sha256", refused)
     (path,) = (tmp_path / "kind").glob("*.safetensors")
     with pytest.warns(DamagedFileWarning, match=r"cannot be read .*Permission denied.*again"):
         assert fetch(path) is None
@@ -371,7 +238,7 @@ def test_what_a_killed_training_left_half_written_goes_with_its_states(tmp_path)
     left = [tmp_path / f".step-00000001.{s}.{'0' * 32}.part" for s in ("json", "safetensors")]
     for path in left:
         path.write_text("half")
-    kept.discard_resume()
+    kept.discard_states()
     assert not list(tmp_path.iterdir())
 
 
@@ -392,7 +259,7 @@ def test_what_cannot_be_stored_is_returned_all_the_same(tmp_path, monkeypatch, e
     def fails(*_):
         raise error
 
-    monkeypatch.setattr(provenance, "save_file", fails)
+    monkeypatch.setattr(storage, "save_file", fails)
     with pytest.warns(UserWarning, match=r"could not be stored in .*SYMGEN_CACHE") as told:
         assert cached("kind", {"seed": 0}, lambda: {"x": torch.ones(1)})["x"] == 1
     assert len(told) == 1
@@ -411,7 +278,7 @@ def test_without_a_home_the_way_out_is_told(monkeypatch):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("SYMGEN_CACHE")
-    monkeypatch.setattr(provenance.Path, "home", homeless)
+    monkeypatch.setattr(storage.Path, "home", homeless)
     with pytest.raises(OSError, match=r"no home folder.*set SYMGEN_CACHE"):
         cached("kind", {"seed": 0}, lambda: pytest.fail("computed in vain"))
 
@@ -422,7 +289,7 @@ def test_what_was_stored_stays_whole_until_the_new_is_written(tmp_path, monkeypa
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(provenance.Path, "write_text", full)
+    monkeypatch.setattr(storage.Path, "write_text", full)
     with pytest.raises(OSError, match="No space"):
         store(path, {"x": torch.zeros(1)}, {})
     assert fetch(path)[1]["step"] == 0

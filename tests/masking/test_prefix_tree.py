@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from symgen.masking.mask_values import Baseline, mean_embedding_baseline, token_baseline
+from symgen.masking.mask_values import MaskValue, mean_embedding, token_embedding
 from symgen.masking.outputs import masked_outputs
-from symgen.memory import BatchSizeWarning
 from symgen.masking.prefix_tree import PrefixTree, PrefixTreeWarning, plain_runner
-from symgen.masking.states import run_all
 from symgen.masking.spans import TextVariables, phrase_spans, word_spans
+from symgen.masking.states import run_all
+from symgen.memory import BatchSizeWarning
 
 transformers = pytest.importorskip("transformers")
 
@@ -83,7 +83,7 @@ def llama():
 
 
 @torch.no_grad()
-def by_hand(model, prompts, target, variables, baseline):
+def by_hand(model, prompts, target, variables, mask_value):
     """Mask embeddings one prompt and one state at a time."""
     v = torch.empty(len(prompts), 2**variables.n, dtype=torch.float64)
     for sample, ids in enumerate(prompts):
@@ -91,7 +91,7 @@ def by_hand(model, prompts, target, variables, baseline):
             embedded = model.get_input_embeddings()(ids[None]).clone()
             for i, group in enumerate(variables.groups[sample]):
                 if not state >> i & 1:
-                    embedded[0, list(group)] = baseline.value.to(embedded.dtype)
+                    embedded[0, list(group)] = mask_value.value.to(embedded.dtype)
             p = model(inputs_embeds=embedded).logits[0, -1].double().softmax(-1)
             v[sample, state] = (p[target[sample]] / (1 - p[target[sample]])).log()
     return v
@@ -100,20 +100,22 @@ def by_hand(model, prompts, target, variables, baseline):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_tree_equals_masking_by_hand(name, prompts):
     model = build(name)
-    baseline = mean_embedding_baseline(model)
-    expected = by_hand(model, prompts, TARGET, VARIABLES, baseline)
+    mask_value = mean_embedding(model)
+    expected = by_hand(model, prompts, TARGET, VARIABLES, mask_value)
     assert expected.std(1).min() > 0.01
     for batch_size in (None, 3):
-        v = masked_outputs(model, prompts, TARGET, VARIABLES, baseline, batch_size, progress=False)
+        v = masked_outputs(
+            model, prompts, TARGET, VARIABLES, mask_value, batch_size, progress=False
+        )
         torch.testing.assert_close(v, expected, atol=1e-4, rtol=0)
     with torch.inference_mode():
-        plain = run_all(_plain(model, prompts, baseline), 5, False)
+        plain = run_all(_plain(model, prompts, mask_value), 5, False)
     torch.testing.assert_close(plain, expected, atol=1e-4, rtol=0)
 
 
-def _plain(model, prompts, baseline):
+def _plain(model, prompts, mask_value):
     with torch.inference_mode():
-        return plain_runner(model, prompts, TARGET, VARIABLES, baseline)
+        return plain_runner(model, prompts, TARGET, VARIABLES, mask_value)
 
 
 def calls_of(module, run):
@@ -129,7 +131,7 @@ def calls_of(module, run):
 
 
 def test_a_tree_makes_one_call_a_variable(llama, prompts):
-    runner = _plain(llama, prompts, mean_embedding_baseline(llama))
+    runner = _plain(llama, prompts, mean_embedding(llama))
     tree, other = (PrefixTree(runner, index) for index in (0, 1))
     shapes = calls_of(llama.model, lambda: tree.run(16))
     assert shapes == [(1, 1), (2, 2), (4, 2), (8, 8), (16, 1)]
@@ -139,7 +141,7 @@ def test_a_tree_makes_one_call_a_variable(llama, prompts):
 
 
 def test_rows_are_bounded_and_no_token_runs_twice(llama, prompts):
-    runner = _plain(llama, prompts, mean_embedding_baseline(llama))
+    runner = _plain(llama, prompts, mean_embedding(llama))
     tree = PrefixTree(runner, 0)
     for limit in (1, 3, 8):
         shapes = calls_of(llama.model, lambda limit=limit: tree.run(limit))
@@ -150,7 +152,7 @@ def test_rows_are_bounded_and_no_token_runs_twice(llama, prompts):
 def test_logits_are_made_at_the_last_position_only(llama, prompts):
     seen = []
     handle = llama.lm_head.register_forward_hook(lambda m, a, output: seen.append(output.shape))
-    runner = _plain(llama, prompts, mean_embedding_baseline(llama))
+    runner = _plain(llama, prompts, mean_embedding(llama))
     with torch.inference_mode():
         PrefixTree(runner, 0).run(16)
     handle.remove()
@@ -158,25 +160,25 @@ def test_logits_are_made_at_the_last_position_only(llama, prompts):
 
 
 def test_prompts_as_a_padded_batch(llama, prompts):
-    baseline = token_baseline(llama, 3)
-    expected = masked_outputs(llama, prompts, TARGET, VARIABLES, baseline, progress=False)
+    mask_value = token_embedding(llama, 3)
+    expected = masked_outputs(llama, prompts, TARGET, VARIABLES, mask_value, progress=False)
     ids = nn.utils.rnn.pad_sequence(prompts, batch_first=True)
     mask = nn.utils.rnn.pad_sequence([torch.ones_like(p) for p in prompts], batch_first=True)
     x = {"input_ids": ids, "attention_mask": mask}
-    v = masked_outputs(llama, x, TARGET, VARIABLES, baseline, progress=False)
+    v = masked_outputs(llama, x, TARGET, VARIABLES, mask_value, progress=False)
     assert torch.equal(v, expected)
     first = masked_outputs(
-        llama, prompts[0][None], TARGET[:1], VARIABLES[0], baseline, progress=False
+        llama, prompts[0][None], TARGET[:1], VARIABLES[0], mask_value, progress=False
     )
     assert torch.equal(first, expected[:1])
 
 
 def test_v_is_computed_in_float32_from_a_half_precision_model(prompts):
     model = build("llama")
-    baseline = mean_embedding_baseline(model)
-    exact = masked_outputs(model, prompts, TARGET, VARIABLES, baseline, progress=False)
+    mask_value = mean_embedding(model)
+    exact = masked_outputs(model, prompts, TARGET, VARIABLES, mask_value, progress=False)
     model = model.bfloat16()
-    v = masked_outputs(model, prompts, TARGET, VARIABLES, baseline, progress=False)
+    v = masked_outputs(model, prompts, TARGET, VARIABLES, mask_value, progress=False)
     error = (v - exact).abs().mean() / exact.std()
     assert 1e-5 < error < 0.2
     assert len(v.unique()) > 40  # rounded to bfloat16, many would coincide
@@ -184,8 +186,8 @@ def test_v_is_computed_in_float32_from_a_half_precision_model(prompts):
 
 def test_memory_that_runs_out_halves_the_batch(prompts):
     model = build("llama")
-    baseline = mean_embedding_baseline(model)
-    expected = masked_outputs(model, prompts, TARGET, VARIABLES, baseline, progress=False)
+    mask_value = mean_embedding(model)
+    expected = masked_outputs(model, prompts, TARGET, VARIABLES, mask_value, progress=False)
 
     def refuse(module, args, kwargs):
         if len(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]) > 5:
@@ -193,7 +195,7 @@ def test_memory_that_runs_out_halves_the_batch(prompts):
 
     model.model.layers[1].register_forward_pre_hook(refuse, with_kwargs=True)
     with pytest.warns(BatchSizeWarning) as caught:
-        v = masked_outputs(model, prompts, TARGET, VARIABLES, baseline, 16, progress=False)
+        v = masked_outputs(model, prompts, TARGET, VARIABLES, mask_value, 16, progress=False)
     assert ["halved to 8" in str(w.message) for w in caught] == [True, False]
     torch.testing.assert_close(v, expected, atol=1e-5, rtol=0)
 
@@ -204,10 +206,10 @@ def test_models_whose_cache_is_of_another_kind_run_the_plain_way(prompts):
         torch.manual_seed(0)
         config = transformers.MambaConfig(vocab_size=97, hidden_size=32, num_hidden_layers=2)
         model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    baseline = mean_embedding_baseline(model)
-    expected = by_hand(model, prompts, TARGET, VARIABLES, baseline)
+    mask_value = mean_embedding(model)
+    expected = by_hand(model, prompts, TARGET, VARIABLES, mask_value)
     with pytest.warns(PrefixTreeWarning, match=r"MambaForCausalLM runs in full"):
-        v = masked_outputs(model, prompts, TARGET, VARIABLES, baseline, progress=False)
+        v = masked_outputs(model, prompts, TARGET, VARIABLES, mask_value, progress=False)
     torch.testing.assert_close(v, expected, atol=1e-4, rtol=0)
 
 
@@ -220,9 +222,9 @@ def test_a_cache_that_gives_other_numbers_is_noticed(prompts):
             return (output[0] * 0.5, *output[1:])
 
     attention.register_forward_hook(forget, with_kwargs=True)
-    baseline = mean_embedding_baseline(model)
+    mask_value = mean_embedding(model)
     with pytest.warns(PrefixTreeWarning, match=r"a prefix tree changes v by"):
-        masked_outputs(model, prompts, TARGET, VARIABLES, baseline, progress=False)
+        masked_outputs(model, prompts, TARGET, VARIABLES, mask_value, progress=False)
 
 
 class Recurrent(nn.Module):
@@ -241,9 +243,9 @@ class Recurrent(nn.Module):
 def test_any_causal_network_runs_the_plain_way(prompts):
     torch.manual_seed(0)
     model = Recurrent()
-    baseline = token_baseline(model, 0)
+    mask_value = token_embedding(model, 0)
     with pytest.warns(PrefixTreeWarning, match=r"its forward takes no past_key_values"):
-        v = masked_outputs(model, prompts, TARGET, VARIABLES, baseline, progress=False)
+        v = masked_outputs(model, prompts, TARGET, VARIABLES, mask_value, progress=False)
     with torch.no_grad():
         ids = prompts[1].clone()
         ids[list(GROUPS[1][3])] = 0  # Masked by token 0's embedding: as if it were token 0.
@@ -252,26 +254,30 @@ def test_any_causal_network_runs_the_plain_way(prompts):
 
 
 def test_bad_prompts(llama, prompts):
-    baseline = mean_embedding_baseline(llama)
+    mask_value = mean_embedding(llama)
     target = torch.tensor([0, 97, 0])
     with pytest.raises(ValueError, match=r"label of sample 1 is 97, .* in 0\.\.96"):
-        masked_outputs(llama, prompts, target, VARIABLES, baseline)
+        masked_outputs(llama, prompts, target, VARIABLES, mask_value)
     with pytest.raises(ValueError, match="x has 2 samples, target 3 and variables 3"):
-        masked_outputs(llama, prompts[:2], TARGET, VARIABLES, baseline)
+        masked_outputs(llama, prompts[:2], TARGET, VARIABLES, mask_value)
     wrong = TextVariables(GROUPS, (), (14, 8, 14))
     with pytest.raises(ValueError, match=r"prompt 1 has 9 tokens, .* were made for 8"):
-        masked_outputs(llama, prompts, TARGET, wrong, baseline)
+        masked_outputs(llama, prompts, TARGET, wrong, mask_value)
     with pytest.raises(ValueError, match="covers token 9 but the input has 9"):
-        masked_outputs(llama, prompts, TARGET, TextVariables((((1,),), ((9,),), ((1,),))), baseline)
+        masked_outputs(
+            llama, prompts, TARGET, TextVariables((((1,),), ((9,),), ((1,),))), mask_value
+        )
     with pytest.raises(ValueError, match=r"value has shape \(31,\)"):
-        masked_outputs(llama, prompts, TARGET, VARIABLES, Baseline(torch.zeros(31), baseline.layer))
+        masked_outputs(
+            llama, prompts, TARGET, VARIABLES, MaskValue(torch.zeros(31), mask_value.layer)
+        )
     with pytest.raises(ValueError, match="batch_size = 0"):
-        masked_outputs(llama, prompts, TARGET, VARIABLES, baseline, 0)
+        masked_outputs(llama, prompts, TARGET, VARIABLES, mask_value, 0)
 
 
 def test_numbers_that_are_not_finite_are_told_with_their_sample(prompts):
     model = build("llama")
-    baseline = mean_embedding_baseline(model)
+    mask_value = mean_embedding(model)
     # The last token of the third prompt, which no other prompt has, is what is broken.
     ids = [prompt.clamp(max=95) for prompt in prompts]
     ids[2][-1] = 96
@@ -283,11 +289,11 @@ def test_numbers_that_are_not_finite_are_told_with_their_sample(prompts):
         output.last_hidden_state[:, -1][options["input_ids"][:, -1] == 96] = torch.inf
 
     with pytest.raises(FloatingPointError, match=r"sample 2: v is nan in masked state 0"):
-        masked_outputs(model, ids, TARGET, VARIABLES, baseline, progress=False)
+        masked_outputs(model, ids, TARGET, VARIABLES, mask_value, progress=False)
     handle.remove()
     model.lm_head.weight.data[5] = torch.nan
     with pytest.raises(FloatingPointError, match=r"sample 0: v is nan with nothing masked"):
-        masked_outputs(model, ids, TARGET, VARIABLES, baseline, progress=False)
+        masked_outputs(model, ids, TARGET, VARIABLES, mask_value, progress=False)
 
 
 def test_a_real_model(mirror):
@@ -300,9 +306,9 @@ def test_a_real_model(mirror):
     ids = tokenizer(text, return_tensors="pt")["input_ids"]
     with torch.no_grad():
         target = model(ids).logits[:, -1].argmax(1)
-    baseline = mean_embedding_baseline(model)
-    v = masked_outputs(model, ids, target, variables, baseline, progress=False)
+    mask_value = mean_embedding(model)
+    v = masked_outputs(model, ids, target, variables, mask_value, progress=False)
     with torch.inference_mode():
-        plain = run_all(plain_runner(model, [ids[0]], target, variables, baseline), None, False)
+        plain = run_all(plain_runner(model, [ids[0]], target, variables, mask_value), None, False)
     assert v.shape == (1, 128) and v.std() > 0.1
     torch.testing.assert_close(v, plain, atol=1e-4, rtol=0)

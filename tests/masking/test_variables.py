@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symgen.masking.spans import TextVariables, draw_words, phrase_spans, word_spans
 from symgen.masking.patches import ImageVariables, draw_patches
+from symgen.masking.spans import TextVariables, draw_words, phrase_spans, word_spans
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -61,20 +61,27 @@ def pieces_of(tokenizer, text, group):
     return [tokens[position] for position in group]
 
 
-@given(height=SIDE, width=SIDE, grid=st.integers(1, 5), seed=st.integers(0, 99))
-def test_patches_tile_maps_of_any_size(height, width, grid, seed):
-    variables = draw_patches(3, n=grid**2, grid=grid, seed=seed)
-    masks = variables.masks(height, width)
-    assert (masks.sum(1) == 1).all()  # all grid cells drawn: each pixel in exactly one
-    sizes = masks.any(2).sum(2), masks.any(3).sum(2)
-    assert all(s.max() - s.min() <= 1 for s in sizes)  # as equal as possible
+@given(
+    height=SIDE,
+    width=SIDE,
+    grid=st.integers(1, 5),
+    missing=st.integers(0, 9),
+    seed=st.integers(0, 99),
+)
+def test_patches_tile_maps_of_any_size(height, width, grid, missing, seed):
+    n = max(1, grid**2 - missing)
+    variables = draw_patches(3, n=n, grid=grid, seed=seed)
+    owners, painted = variables.owners(height, width), torch.full((3, height, width), n)
     left, top, right, bottom = variables.boxes(height, width).unbind(2)
-    assert torch.equal((right - left) * (bottom - top), masks.sum((2, 3)))
-    i, j = 1, grid**2 - 1
-    box = masks[i, j, top[i, j] : bottom[i, j], left[i, j] : right[i, j]]
-    assert box.all()
-    owners = variables.owners(height, width)
-    assert torch.equal(owners[:, None] == torch.arange(variables.n)[:, None, None], masks)
+    for sides in (right - left, bottom - top):
+        assert sides.min() >= 1 and sides.max() - sides.min() <= 1  # as equal as possible
+    for sample in range(3):
+        for i in range(n):
+            box = slice(top[sample, i], bottom[sample, i]), slice(left[sample, i], right[sample, i])
+            assert (painted[sample][box] == n).all()
+            painted[sample][box] = i
+    assert torch.equal(owners, painted)
+    assert (owners < n).all() or n < grid**2  # with all grid cells drawn, each pixel is in one
 
 
 def test_draw_of_a_sample_depends_on_seed_and_index_only():
@@ -92,7 +99,7 @@ def test_samples_can_be_selected():
     assert torch.equal(variables[2].patches, variables.patches[2:3])
     assert torch.equal(variables[-1].patches, variables.patches[5:])
     assert torch.equal(variables[1:3].patches, variables.patches[1:3])
-    assert torch.equal(variables.select([4, 0]).patches, variables.patches[[4, 0]])
+    assert torch.equal(variables[[4, 0]].patches, variables.patches[[4, 0]])
     assert len(variables[torch.tensor([1, 2])]) == 2
     with pytest.raises(IndexError):
         variables[6]
@@ -103,7 +110,6 @@ def test_samples_can_be_selected():
     [
         ({"n": 26}, r"26 variables .* 5x5 grid, which has 25 patches"),
         ({"n": 0}, r"use n in 1\.\.25"),
-        ({"size": (4, 9)}, r"4 pixels cannot be cut into 5 patches.*grid=4"),
     ],
 )
 def test_too_few_patches(arguments, message):
@@ -111,9 +117,15 @@ def test_too_few_patches(arguments, message):
         draw_patches(2, **arguments)
 
 
+def test_too_few_pixels():
+    for name in ("owners", "boxes"):
+        with pytest.raises(ValueError, match=r"4 pixels cannot be cut into 5 patches.*grid=4"):
+            getattr(draw_patches(2), name)(9, 4)
+
+
 def test_hand_made_patches():
-    masks = ImageVariables(torch.tensor([[0, 3]]), grid=2).masks(2, 2)
-    assert masks.tolist() == [[[[True, False], [False, False]], [[False, False], [False, True]]]]
+    owners = ImageVariables(torch.tensor([[3, 0]]), grid=2).owners(2, 2)
+    assert owners.tolist() == [[[1, 2], [2, 0]]]
 
 
 def test_content_words_of_a_sentence(wordpiece):
@@ -123,10 +135,9 @@ def test_content_words_of_a_sentence(wordpiece):
     assert pieces_of(wordpiece, SENTENCE, variables.groups[0][0]) == ["un", "##forget", "##table"]
     assert pieces_of(wordpiece, SENTENCE, variables.groups[0][2]) == ["dull"]
     assert variables.lengths == (len(wordpiece(SENTENCE)["input_ids"]),)
-    masks = variables.masks(variables.lengths[0] + 3)
-    assert masks.sum(2).tolist() == [[3, 1, 1, 1, 1, 1]]
-    everything, _ = draw_words([SENTENCE], wordpiece, n=12, stop_words=())
-    assert "it's" in everything.words[0] and "not" in everything.words[0]
+    owners = variables.owners(variables.lengths[0] + 3)
+    assert owners.shape == (1, variables.lengths[0] + 3)
+    assert owners[0].bincount()[:6].tolist() == [3, 1, 1, 1, 1, 1]
 
 
 def test_drawn_words_do_not_depend_on_other_texts(wordpiece):
@@ -158,8 +169,6 @@ def test_too_few_words(wordpiece):
         draw_words([SENTENCE, None], wordpiece, n=3)
     with pytest.raises(ValueError, match="expected several texts, got one: .The unforgettable"):
         draw_words(SENTENCE, wordpiece, n=3)
-    with pytest.raises(ValueError, match="'english' or a list"):
-        draw_words([SENTENCE], wordpiece, stop_words="german")
 
 
 def test_spans_count_the_leading_space_as_inside(bytelevel, wordpiece):
@@ -214,7 +223,7 @@ def test_hand_made_groups_are_checked():
     with pytest.raises(ValueError, match=r"sample 0.*no position may be in two groups"):
         TextVariables((((0, 1), (1,)),))
     with pytest.raises(ValueError, match="covers token 7 but the input has 5"):
-        TextVariables((((7,), (1,)),)).masks(5)
+        TextVariables((((7,), (1,)),)).owners(5)
 
 
 def test_slow_tokenizers_are_refused():

@@ -7,8 +7,11 @@ import pytest
 import torch
 from scipy import stats
 
-from symgen import mean_difference, median_interval, moebius
+import symgen
+from symgen import moebius
+from symgen.interactions import Interactions
 from symgen.method import conditions
+from symgen.method.statistics import mean_difference, median_interval
 
 
 def outputs(samples, n, seed=0):
@@ -68,6 +71,111 @@ def test_powers_of_m_have_their_own_exponent_and_a_fall_has_none_to_speak_of():
 def test_one_variable_leaves_nothing_to_compare():
     u = conditions.average_output(outputs(5, 1))
     assert conditions.smallest_exponent(u).tolist() == [0] * 5
+
+
+def test_what_never_moves_is_no_sample_that_never_falls():
+    u = conditions.average_output(torch.tensor([[1.0, 1, 1, 1], [0, 1, 2, 3], [0, -1, 2, 3]]))
+    found = conditions.never_falls(u)
+    assert found[0].isnan() and found[1:].tolist() == [1, 1]
+    assert conditions.never_falls(torch.tensor([0.0, 1, 2, 1])) == 0
+
+
+def by_size(u):
+    """Outputs of which u is the mean over the states of each size."""
+    return u[..., [s.bit_count() for s in range(2 ** (u.shape[-1] - 1))]]
+
+
+def test_values_of_samples_that_are_known():
+    m = torch.arange(5, dtype=torch.float64)
+    v = by_size(torch.stack([m, m**2, -m, torch.tensor([0, -1.0, 1, 2, 3]).double()]))
+    # Of the sum nothing is of order 2 or more; of the square half the strength is, of order 2.
+    above, holds, p, rises = conditions.condition_values(v).values()
+    expected = moebius(v - v[:, :1])
+    high = torch.tensor([t.bit_count() > 2 for t in range(16)])
+    assert torch.allclose(above, (expected.abs() * high).sum(-1) / expected.abs().sum(-1))
+    assert above[:2].tolist() == pytest.approx([0, 0])
+    assert holds.tolist() == [1, 1, 0, 0]
+    assert p[:2].tolist() == pytest.approx([1, 2]) and p[2:].isnan().all()
+    assert rises.tolist() == [1, 1, 0, 1]
+
+
+def test_tables_hold_means_of_shares_medians_of_p_and_paired_changes():
+    m = torch.arange(5, dtype=torch.float64)
+    up = by_size(torch.stack([m, m**2, m**5]))
+    mixed = by_size(torch.stack([m, -m, m**5]))
+    table = conditions.condition_table({"a": {"early": mixed, "trained": up}})
+    found = table.set_index(["checkpoint", "measure"])["value"]
+    assert found["trained", conditions.MEDIAN] == pytest.approx(2)
+    assert found["early", conditions.MEDIAN] == pytest.approx(3)
+    assert found["early", "2: samples that never fall"] == pytest.approx(2 / 3)
+    assert found["trained", "samples whose output rises"] == 1
+    changes = conditions.condition_changes({"a": {"early": mixed, "trained": up}})
+    change = changes.set_index("measure")["change"]
+    assert conditions.MEDIAN not in change
+    assert change["samples whose output rises"] == pytest.approx(1 / 3)
+    assert set(changes["since"]) == {"early"}
+
+
+def test_examples_span_all_p_and_hold_the_largest_and_one_without():
+    p = torch.tensor([0.3, torch.nan, 2.0, 0.1, 1.0, torch.nan, 0.7])
+    found = conditions.examples(p, 3)
+    assert found[0] == 3 and 2 in found and len(set(found)) == len(found)
+    assert sum(bool(p[k].isnan()) for k in found) == 1
+    values = [float(p[k]) for k in found if not p[k].isnan()]
+    assert values == sorted(values)
+    assert conditions.examples(torch.tensor([torch.nan]), 0) == [0]
+
+
+def test_counts_keep_the_threshold_and_the_noise_of_all_variables():
+    n = 5
+    effects = torch.zeros(3, 2**n, dtype=torch.float64)
+    # Of the first variables, of all, and one that is not salient beside the largest.
+    effects[:, 0b00011], effects[:, 0b11111], effects[:, 0b00100] = 1.0, 30.0, 1.2
+    v = symgen.zeta(effects)
+    inter = Interactions.from_moebius(v)
+    counts = conditions.salient_counts(v, inter, [2, 3, 5, 9], noise=0.0)
+    assert [*counts] == [2, 3, 5]
+    # With all variables from k on present, the large one is there when the first k are; what
+    # remains of 1.0 and 1.2 is below tau = 1.5 but where they meet the large one.
+    assert counts[5].tolist() == [1, 1, 1]
+    for k in (2, 3):
+        some = symgen.sparsify(v[:, -(2**k) :], noise=0.0)
+        right = sum(x.sum(-1) for x in some.salient(tau=1.5)).double()
+        assert counts[k].tolist() == right.tolist() and (right > 0).all()
+    free = conditions.salient_counts(v, inter, [2], noise=0.5)
+    loose = symgen.sparsify(v[:, -4:], noise=0.5 * 32.2 / float(v[0, -1] - v[0, -4]))
+    assert free[2].tolist() == sum(x.sum(-1) for x in loose.salient(tau=1.5)).tolist()
+
+
+def grown(law, spread=0.1, samples=60, sizes=(4, 6, 8, 10, 12)):
+    generator = torch.Generator().manual_seed(0)
+    scale = (spread * torch.randn(samples, generator=generator)).exp().double()
+    return {n: scale * law(n) for n in sizes}
+
+
+def test_growth_tells_a_power_from_an_exponential():
+    generator = torch.Generator().manual_seed(1)
+    for law, side in ((lambda n: n**1.5, -1), (lambda n: 1.5**n, 1)):
+        noisy = {
+            n: c * (0.05 * torch.randn(len(c), generator=generator)).exp()
+            for n, c in grown(law).items()
+        }
+        found = conditions.growth(noisy)
+        assert found.misfit.side() == side
+        if side < 0:
+            assert found.exponent.low < 1.5 < found.exponent.high + 0.01
+            assert found.exponent.mean == pytest.approx(1.5, abs=0.05)
+
+
+def test_counts_that_do_not_grow_or_are_too_few_have_no_law():
+    for counts in (
+        grown(lambda n: n, sizes=(4, 6)),
+        grown(lambda n: 20 - n),
+        grown(lambda n: 5 + (n == 8)),
+    ):
+        assert all(math.isnan(x) for interval in conditions.growth(counts) for x in interval)
+    zeros = {n: torch.tensor([0.0, n]).double() for n in (2, 4, 8)}
+    assert math.isfinite(conditions.growth(zeros).exponent.mean)
 
 
 def test_shuffling_keeps_the_outputs_and_both_ends():

@@ -1,4 +1,4 @@
-"""Phase boundaries are where App. I has them; what was extracted once is found again."""
+"""Phase boundaries are where App. I has them, and nowhere else."""
 
 import math
 
@@ -7,6 +7,9 @@ import pytest
 import torch
 
 import symgen
+from symgen.interactions import Interactions
+from symgen.method.dynamics import seed_spread
+from symgen.method.statistics import halves, mean_difference
 
 POWER = [0.2, 0.6, 0.5, 0.4]
 
@@ -37,26 +40,6 @@ def test_with_r_1_a_share_below_one_half_puts_t2_right_after_t1(before, after):
     assert (found.t1, found.t2) == (1, 2)
 
 
-def test_masked_outputs_are_stored_apart_from_the_split_found_for_them(tmp_path, monkeypatch):
-    """Other noise bounds and tolerances need no forward pass, and another network does."""
-    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
-    study = symgen.Study("digits", "cnn", train_size=60, epochs=1, checkpoints=1, samples=2, n=4)
-    run, extractor = study.runs[0], study.extractor(progress=False)
-    model, calls = run.load(), []
-    model.register_forward_hook(lambda *_: calls.append(1))
-    first = extractor(model, run.key())
-    assert calls and torch.equal(first.bias, extractor.outputs(model)[:, 0])
-    calls.clear()
-    again = study.extractor(progress=False, noise=0.1)(model, run.key())
-    assert not calls
-    assert float((first.objective - again.objective).min()) > 0
-    assert torch.equal(extractor(model, run.key()).effects, first.effects) and not calls
-    other = extractor(run.load(0), run.key(0))
-    assert not torch.equal(other.bias, first.bias)
-    extractor(model, {"another": "network"})
-    assert calls
-
-
 def test_checkpoints_without_a_power_do_not_decide_the_phases():
     """A network that is not trained yet may have no salient interaction at all."""
     gained, lost = [1, 3, 5, 5], [4, 2, 3, 6]
@@ -68,22 +51,185 @@ def test_checkpoints_without_a_power_do_not_decide_the_phases():
     assert symgen.phases([0, 1, 2, 3], [0.2, math.nan, 0.6, 0.5], gained, lost).t1 == 2
 
 
+def followed(losses=None, **curves):
+    """What was measured of some samples, as if it came of interactions."""
+    curves = {name: torch.as_tensor(values, dtype=torch.float64) for name, values in curves.items()}
+    count, looks = next(iter(curves.values())).shape
+    nothing = Interactions.from_moebius(torch.zeros(count, 4))
+    records = pd.DataFrame({"step": range(looks)})
+    found = symgen.Dynamics([*range(looks)], [nothing] * looks, [nothing], records, losses or {})
+    found.__dict__["curves"] = curves
+    return found
+
+
+def three_phases(samples):
+    rows = {"power": POWER, "generalizable": [1, 3, 5, 5], "non_generalizable": [4, 2, 3, 6]}
+    return followed(**{name: [row] * samples for name, row in rows.items()})
+
+
+def test_resampled_phases_agree_where_all_samples_do():
+    found = three_phases(4)
+    drawn = found.boundaries(draws=20)
+    assert drawn.drop_duplicates().to_dict("records") == [{"t1": 1, "t2": 3}]
+    told = {"r": 1.0, "t1": "1", "t1_again": 1.0, "t2": "3", "t2_again": 1.0}
+    assert found.certainty() == told
+    later = found.certainty(r=0.1)
+    assert (later["t1"], later["t2"], later["t2_again"]) == ("1", "3", 1.0)
+    one = three_phases(1).certainty()
+    assert one["t2"] == "3" and math.isnan(one["t1_again"]) and math.isnan(one["t2_again"])
+
+
 def test_resampled_phases_pass_over_samples_without_a_power():
-    rows = [
-        {"step": t, "sample": s, "power": p, "generalizable": g, "non_generalizable": n}
-        for s in range(3)
-        for t, p, g, n in zip(range(4), POWER, [1, 3, 5, 5], [4, 2, 3, 6], strict=True)
-    ]
-    table = pd.DataFrame(rows)
-    table.loc[table["step"] == 2, "power"] = math.nan
-    drawn = symgen.bootstrap_phases(table, draws=20)
+    found = three_phases(3)
+    found.curves["power"][:, 2] = math.nan
+    drawn = found.boundaries(draws=20)
     assert drawn.drop_duplicates().to_dict("records") == [{"t1": 1, "t2": 3}]
 
 
-def test_a_summary_keeps_the_intervals_of_shares_within_0_and_1():
+def test_resamples_tell_how_often_a_boundary_is_found_again():
+    """Half of the samples peak at one checkpoint, half at the next; some resamples tie."""
+    early, late = [0.1, 0.9, 0.5, 0.1], [0.1, 0.5, 0.9, 0.1]
+    level = {"generalizable": [[1.0] * 4] * 20, "non_generalizable": [[1.0] * 4] * 20}
+    found = followed(power=[early, late] * 10, **level)
+    drawn = found.boundaries(draws=200)
+    assert set(drawn["t1"]) == {1, 2} and drawn["t2"].isna().all()
+    told = found.certainty()
+    assert (told["t1"], told["t2"], told["t2_again"]) == ("1", "none", 1.0)
+    assert 0.4 < told["t1_again"] < 0.75
+    assert not found.boundaries(seed=1).equals(found.boundaries(seed=2))
+    assert found.phases(samples=torch.arange(1, 20, 2)).t1 == 2
+
+
+def test_a_turn_is_picked_by_the_samples_that_are_not_measured():
+    """One half peaks at step 1, the other at step 2, so that each is measured where it does not."""
+    (half, other), _ = halves(8)
+    power = torch.zeros(8, 4)
+    power[half] = torch.tensor([0.1, 0.9, 0.3, 0.2])
+    power[other] = torch.tensor([0.1, 0.4, 0.8, 0.2])
+    to, back, astray = followed(power=power).turn("power", 1)
+    assert to[half].unique().tolist() == pytest.approx([0.2])
+    assert to[other].unique().tolist() == pytest.approx([0.3])
+    assert back[half].unique().tolist() == pytest.approx([-0.1])
+    assert back[other].unique().tolist() == pytest.approx([-0.2])
+    assert astray.unique().tolist() == [0]
+
+
+def test_a_turn_lies_between_the_ends_and_may_be_that_of_another_quantity():
+    order = [[5.0, 4.0, 1.0, 3.0]] * 4
+    found = followed(power=[[0.9, 0.2, 0.4, 1.0]] * 4, mean_order=order)
+    to, back, astray = (x[0].item() for x in found.turn("power", 1))
+    assert (to, back, astray) == pytest.approx((-0.5, 0.6, -0.7))
+    to, back, _ = (x[0].item() for x in found.turn("mean_order", 1, by="power"))
+    assert (to, back) == (-4, 2)
+    to, back, astray = (x[0].item() for x in found.turn("mean_order", -1))
+    assert (to, back, astray) == (-4, 2, 0)
+    found.curves["mean_order"][:, 1] = 7
+    assert found.turn("mean_order", -1)[2].tolist() == [2] * 4
+    assert all(x.isnan().all() for x in followed(power=[[0.1, 0.2]] * 4).turn("power", 1))
+
+
+def test_changes_since_t2_are_picked_by_the_other_half():
+    (half, other), _ = halves(6)
+    found = three_phases(6)
+    assert found.since_t2("generalizable").tolist() == [0] * 6
+    # Without growth, one half has no t2, so that nothing is measured of the other.
+    found.curves["non_generalizable"][half] = 1.0
+    found.curves["generalizable"][half, 3] = 9
+    assert found.since_t2("generalizable")[half].tolist() == [0] * 3
+    assert found.since_t2("generalizable")[other].isnan().all()
+    found.curves["non_generalizable"][other, 2] = 8
+    assert found.since_t2("generalizable")[half].tolist() == [4] * 3
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 30])
+def test_halves_are_halves(count):
+    pairs = halves(count)
+    for measured, picks in pairs:
+        assert not (measured & picks).any() and (measured | picks).all()
+        assert abs(int(measured.sum()) - int(picks.sum())) <= 1
+    assert torch.equal(pairs[0][0], pairs[1][1])
+    if count == 30:  # neither the beginning nor every other one, which classes take turns in
+        first = pairs[0][0]
+        assert 0 < first[:15].sum() < 15 and 0 < first[::2].sum() < 15
+        assert not torch.equal(first, halves(count, seed=1)[0][0])
+
+
+@pytest.fixture(scope="module")
+def pair():
     v = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    inter, other = (symgen.Interactions.from_moebius(x) for x in (v[0], v[0] + 2 * v[1]))
+    return [Interactions.from_moebius(x) for x in (v[0], v[0] + 2 * v[1])]
+
+
+def test_a_summary_keeps_the_intervals_of_shares_within_0_and_1(pair):
     losses = pd.DataFrame({"step": [0], "train_loss": [1.0], "test_loss": [2.0]})
-    (row,) = symgen.Dynamics([0], [inter], [other], losses).summary().to_dict("records")
+    (row,) = symgen.Dynamics([0], pair[:1], pair[1:], losses).summary().to_dict("records")
     for name in ("power", "power_low", "power_high", "chance"):
         assert 0 <= row[f"{name}_low95"] <= row[name] <= row[f"{name}_high95"] <= 1
+    assert row["gap"] == 1 and "gap_low95" not in row
+
+
+def test_curves_are_what_the_functions_of_the_method_give(pair):
+    target, baseline = pair
+    records = pd.DataFrame({"step": [0, 1, 5], "train_loss": 1.0, "test_loss": 2.0, "epoch": 0.5})
+    found = symgen.Dynamics([0, 5], [baseline, target], [baseline], records)
+    assert {x.shape for x in found.curves.values()} == {(3, 2)} and len(found) == 3
+    g = symgen.transfer(target, baseline)
+    expected = symgen.generalization_power(target, g)
+    assert torch.equal(found.curves["power"][:, 1], expected)
+    assert found.curves["power"][:, 0].tolist() == pytest.approx([1, 1, 1])
+    strength = found.curves["generalizable"] + found.curves["non_generalizable"]
+    total = symgen.order_spectrum(target).abs().sum((-2, -1))
+    assert torch.allclose(strength[:, 1], total)
+    table = found.per_sample()
+    assert list(table[["step", "sample"]].itertuples(index=False, name=None)) == [
+        (step, sample) for step in (0, 5) for sample in range(3)
+    ]
+    assert table["power"].tolist() == found.curves["power"].T.flatten().tolist()
+    summary = found.summary()
+    assert summary["step"].tolist() == [0, 5] and summary["epoch"].tolist() == [0.5, 0.5]
+    assert summary["power"].tolist() == pytest.approx(found.curves["power"].mean(0).tolist())
+
+
+def test_losses_and_gap_of_a_summary_are_those_of_the_same_samples(pair):
+    generator = torch.Generator().manual_seed(1)
+    losses = {t: tuple(torch.rand(2, 9, generator=generator).unbind()) for t in (0, 5)}
+    records = pd.DataFrame({"step": [0, 5], "train_loss": 7.0, "test_loss": 8.0, "epoch": 0.5})
+    found = symgen.Dynamics([0, 5], pair, pair[1:], records, losses)
+    table = found.summary().set_index("step")
+    for step, (train, _) in losses.items():
+        row = table.loc[step]
+        assert row["train_loss"] == pytest.approx(float(train.mean()))
+        assert row["gap"] == pytest.approx(row["test_loss"] - row["train_loss"])
+        assert row["gap_low95"] < row["gap"] < row["gap_high95"]
+    change = found.gap(5, since=0)
+    assert change.mean == pytest.approx(table["gap"][5] - table["gap"][0])
+    moved = [after - before for before, after in zip(losses[0], losses[5], strict=True)]
+    assert change == mean_difference(*moved[::-1])
+
+
+def ends(means, spread=0.1, samples=50):
+    scatter = spread * torch.linspace(-1, 1, samples)[:, None]
+    return {k: followed(power=m + scatter, count=10 * m + scatter) for k, m in enumerate(means)}
+
+
+def test_the_spread_of_seeds_is_compared_with_what_samples_explain():
+    table = seed_spread(ends([0.2, 0.5, 0.8])).set_index("quantity")
+    assert table["between"].to_dict() == pytest.approx({"power": 0.3, "count": 3.0})
+    error = float((0.1 * torch.linspace(-1, 1, 50)).std()) / 50**0.5
+    assert table["expected"].tolist() == pytest.approx([error] * 2, rel=1e-4)
+    # Of three means the squares add up to less than 5.99 times the variance in 95 % of cases.
+    assert table["limit"].tolist() == pytest.approx([error * (5.99 / 2) ** 0.5] * 2, rel=1e-3)
+    one = seed_spread(ends([0.5])).set_index("quantity")
+    assert one["seeds"].tolist() == [1, 1]
+    assert one[["between", "expected", "limit"]].isna().all(axis=None)
+
+
+def test_seeds_that_differ_by_samples_alone_seldom_exceed_the_limit():
+    generator, above = torch.Generator().manual_seed(0), 0
+    for _ in range(300):
+        found = seed_spread(
+            {k: followed(power=torch.randn(15, 1, generator=generator)) for k in range(4)},
+            ["power"],
+        ).iloc[0]
+        above += found["between"] > found["limit"]
+    assert 3 <= above <= 30

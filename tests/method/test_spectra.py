@@ -37,11 +37,3 @@ def test_halves_of_equal_samples_do_not_differ_and_of_others_do():
     assert spectra.halves_distance(some[:1].expand(6, -1, -1), 5) == pytest.approx(0, abs=1e-12)
     assert 0 < spectra.halves_distance(some, 20) < 1
     assert np.isnan(spectra.halves_distance(0 * some, 5))
-
-
-def test_resampling_gives_the_value_of_all_samples_and_an_interval_around_a_mean():
-    x = torch.randn(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = spectra.resampled(lambda a: float(a.mean()), x)
-    assert found.mean == pytest.approx(float(x.mean()))
-    assert found.low < found.mean < found.high
-    assert found == spectra.resampled(lambda a: float(a.mean()), x)

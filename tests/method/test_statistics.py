@@ -9,8 +9,9 @@ import torch
 from scipy import stats
 
 import symgen
-from symgen.method import conditions
-from symgen.method import spectra
+from symgen.method import conditions, spectra
+from symgen.method.removal import gap_closed, removal_losses
+from symgen.method.statistics import mean_difference, median_interval, resampled
 
 DRAWS = 1500
 LEAST = 0.93
@@ -88,22 +89,30 @@ def test_intervals_of_pooled_shares_hold_the_share(size):
     rng, draws = np.random.default_rng(size), 8000
     whole = torch.from_numpy(rng.lognormal(0, 0.5, size=(draws, size)))
     part = whole * torch.from_numpy(rng.beta(4, 2, size=(draws, size)))
-    found = [spectra.resampled(pooled, a, b, share=True) for a, b in zip(part, whole, strict=True)]
+    found = [resampled(pooled, a, b, share=True) for a, b in zip(part, whole, strict=True)]
     assert covers(found, 4 / 6) >= LEAST
     assert all(0 <= x.low <= x.mean <= x.high <= 1 for x in found)
 
 
 def test_of_a_mean_the_jackknife_is_the_interval_of_the_mean():
     values = torch.from_numpy(exponential(np.random.default_rng(0), (12,)))
-    found = spectra.resampled(lambda x: float(x.mean()), values)
+    found = resampled(lambda x: float(x.mean()), values)
     assert found == pytest.approx(symgen.interval(values))
+
+
+def test_resampling_gives_the_value_of_all_samples_and_an_interval_around_a_mean():
+    x = torch.randn(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = resampled(lambda a: float(a.mean()), x)
+    assert found.mean == pytest.approx(float(x.mean()))
+    assert found.low < found.mean < found.high
+    assert found == resampled(lambda a: float(a.mean()), x)
 
 
 @pytest.mark.parametrize("size", [2, 5, 10, 30])
 def test_intervals_of_differences_hold_the_difference(size):
     rng = np.random.default_rng(size)
     one, other = (torch.from_numpy(rng.exponential(size=(DRAWS, size))) for _ in range(2))
-    found = [symgen.mean_difference(3 * a, b) for a, b in zip(one, other, strict=True)]
+    found = [mean_difference(3 * a, b) for a, b in zip(one, other, strict=True)]
     assert covers(found, 2.0) >= (LEAST if size >= 10 else 0.9)
 
 
@@ -117,7 +126,7 @@ def test_intervals_of_the_gap_that_closes_hold_its_share(size):
         return [{"nothing": a, "random": b} for a, b in zip(before, after, strict=True)]
 
     pairs = zip(losses(0.3), losses(3.0), strict=True)
-    found = [symgen.gap_closed(one, two, "random") for one, two in pairs]
+    found = [gap_closed(one, two, "random") for one, two in pairs]
     found = [x for x in found if not math.isnan(x.mean)]
     assert len(found) > DRAWS / 2 and covers(found, 0.4) >= LEAST
 
@@ -125,31 +134,31 @@ def test_intervals_of_the_gap_that_closes_hold_its_share(size):
 @pytest.mark.parametrize("size", [6, 11, 30])
 def test_intervals_of_medians_hold_the_median(size):
     values = torch.from_numpy(log_normal(np.random.default_rng(size), (300, size)))
-    assert covers([symgen.median_interval(x) for x in values], 1.0) >= LEAST
-    assert f"{symgen.median_interval(values[0, :5]):.9f}" == f"{float(values[0, :5].median()):.9f}"
+    assert covers([median_interval(x) for x in values], 1.0) >= LEAST
+    assert f"{median_interval(values[0, :5]):.9f}" == f"{float(values[0, :5].median()):.9f}"
 
 
-def test_one_sample_has_no_interval_and_no_verdict():
+def test_one_sample_has_no_interval():
     one = torch.tensor([0.4], dtype=torch.float64)
     found = [
         symgen.interval(one), symgen.interval(one, share=True), symgen.interval(one > 0),
-        symgen.interval(0 * one), symgen.median_interval(one),
-        spectra.resampled(pooled, one, one), spectra.resampled(pooled, one, one, share=True),
+        symgen.interval(0 * one), median_interval(one),
+        resampled(pooled, one, one), resampled(pooled, one, one, share=True),
     ]  # fmt: skip
     assert all(math.isnan(x.low) and math.isnan(x.high) for x in found)
-    assert {x.verdict() for x in found} == {"not tested"}
+    assert {x.side() for x in found} == {0}
 
 
 def test_equal_values_have_no_width_unless_they_could_be_answers():
     same = torch.full((7,), 0.3, dtype=torch.float64)
     for found in (symgen.interval(same), symgen.interval(same, share=True)):
         assert found == pytest.approx((0.3, 0.3, 0.3), abs=1e-9)
-    assert spectra.resampled(pooled, same, 2 * same, share=True) == pytest.approx((0.5, 0.5, 0.5))
+    assert resampled(pooled, same, 2 * same, share=True) == pytest.approx((0.5, 0.5, 0.5))
     # As many answers that all agree leave room for one that does not.
     clopper = stats.binomtest(0, 7).proportion_ci()
     for none in (same < 0, 0 * same):
         assert symgen.interval(none)[1:] == pytest.approx((clopper.low, clopper.high))
-    part = spectra.resampled(pooled, same, same, share=True)
+    part = resampled(pooled, same, same, share=True)
     assert part == pytest.approx((1, 1 - clopper.high, 1))
 
 
@@ -157,7 +166,7 @@ def test_equal_values_have_no_width_unless_they_could_be_answers():
 def test_a_number_at_the_end_of_its_range_stays_within_it(whole):
     """Where all samples give 1 and all but one of them less, or rounding gives a little more."""
     for less in (0.0, 1e-13, 0.2):
-        found = spectra.resampled(
+        found = resampled(
             lambda x, less=less: abs(whole - less * (len(x) < 5)), torch.ones(5), share=True
         )
         assert 0 <= found.low <= found.mean <= found.high <= 1
@@ -193,7 +202,7 @@ def test_any_interval_can_be_written(spec):
 def test_numbers_that_are_not_finite_have_no_interval():
     for wrong in (math.inf, -math.inf):
         values = torch.tensor([1.0, wrong, 2.0])
-        assert symgen.interval(values).verdict() == "not tested"
+        assert math.isnan(symgen.interval(values).low)
 
 
 def test_what_nothing_can_be_drawn_from_is_refused():
@@ -202,15 +211,15 @@ def test_what_nothing_can_be_drawn_from_is_refused():
     g = symgen.transfer(inter, inter)
     for call in (
         lambda: symgen.chance_level(inter, inter, draws=0),
-        lambda: symgen.removal_losses(inter, g, draws=0),
+        lambda: removal_losses(inter, g, draws=0),
         lambda: spectra.halves_distance(symgen.order_spectrum(inter), draws=0),
-        lambda: symgen.bootstrap_phases(pd.DataFrame(), draws=-1),
+        lambda: symgen.Dynamics([0], [inter], [inter], pd.DataFrame()).boundaries(draws=-1),
     ):
         with pytest.raises(ValueError, match=r"draws must be at least 1, got (0|-1); give how"):
             call()
-    losses = symgen.removal_losses(inter, g, draws=1)
+    losses = removal_losses(inter, g, draws=1)
     with pytest.raises(ValueError, match=r"removed must be one of \['nothing'.*got 'nope'"):
-        symgen.gap_closed(losses, losses, "nope")
+        gap_closed(losses, losses, "nope")
 
 
 def test_one_variable_meets_every_condition_with_any_exponent():

@@ -1,9 +1,16 @@
 """Studies: networks and interactions found again, parts named, unknown settings refused."""
 
+import copy
+import dataclasses
+import shutil
+
+import pandas as pd
 import pytest
 import torch
+from conftest import ROOT
 
-from symgen import Study
+import symgen
+from symgen import Study, fingerprints, memory
 
 
 def test_a_study_finds_the_same_networks_and_interactions_again():
@@ -18,7 +25,7 @@ def test_a_study_finds_the_same_networks_and_interactions_again():
     assert torch.equal(target.and_, again.and_)
     table = study.accuracies
     assert table["part"].tolist() == ["target", "baseline"]
-    assert table["training samples"].tolist() == [60, 60]
+    assert table["samples"].tolist() == [60, 60]
     assert table["test accuracy"].between(0, 1).all()
 
 
@@ -42,3 +49,175 @@ def test_a_study_names_the_parts_of_its_networks(options, names):
 def test_a_study_refuses_what_it_does_not_have():
     with pytest.raises(ValueError, match='a study has no "netwrk".*network'):
         Study.of({}, netwrk="cnn")
+
+
+# What a study keeps ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / "cache"))
+    settings = {"train_size": 60, "epochs": 1, "checkpoints": 1}
+    return Study.of(settings, samples=2, n=4)
+
+
+# So few steps need not teach a network anything.
+@pytest.mark.filterwarnings("ignore:.*near chance")
+def test_masked_outputs_are_stored_apart_from_the_split_found_for_them(study):
+    """Other noise bounds and tolerances need no forward pass, and another network does."""
+    run = study.runs[0]
+    model, calls = run.load(), []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    first = study.extract(model, run.key())
+    assert calls and torch.equal(first.bias, study.outputs(model)[:, 0])
+    calls.clear()
+    again = study.changed(noise=0.1, tol=1e-2).extract(model, run.key())
+    assert not calls
+    assert float((first.objective - again.objective).min()) > 0
+    assert torch.equal(study.extract(model, run.key()).effects, first.effects) and not calls
+    other = study.extract(run.load(0), run.key(0))
+    assert not torch.equal(other.bias, first.bias)
+    study.extract(model, {"another": "network"})
+    assert calls
+    assert torch.equal(study.interactions()[0].effects, first.effects)
+
+
+def network(study):
+    """An untrained network for a study's data, and its calls."""
+    model, calls = symgen.build_network("cnn", **study.data.spec), []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    return model, calls
+
+
+def test_outputs_are_stored_for_the_images_behind_the_mean(study, monkeypatch):
+    """The same samples of a part whose other images differ are masked by another mean."""
+    model, calls = network(study)
+    part, (samples, _) = study.data.part("test"), study.drawn()
+    images = part.images.clone()
+    others = torch.ones(len(images), dtype=torch.bool).index_fill(0, samples.index, False)
+    images[others] = 255 - images[others]
+    different, changed = copy.copy(part), study.changed()
+    different.images = images
+    changed.__dict__["data"] = dataclasses.replace(
+        study.data, parts={**study.data.parts, "test": different}
+    )
+    assert torch.equal(changed.data.sample(2, part="test", seed=0).x, samples.x)
+
+    def stored(some):
+        v = some.outputs(model, {"network": 1})
+        assert torch.equal(v, some.outputs(model))
+        calls.clear()
+        assert torch.equal(v, some.outputs(model, {"network": 1})) and not calls
+        return v
+
+    first = stored(study)
+    assert not torch.equal(first, stored(changed))
+    monkeypatch.setattr("symgen.method.study.MEAN_OVER", 3)
+    assert not torch.equal(first, stored(study))
+
+
+def test_outputs_are_stored_for_the_code_that_chooses_the_layer(study, tmp_path, monkeypatch):
+    model, calls = network(study)
+    study.outputs(model, {"network": 1})
+    shutil.copytree(ROOT / "symgen", tmp_path / "symgen")
+    monkeypatch.setattr(fingerprints, "PACKAGE", tmp_path / "symgen")
+    calls.clear()
+    study.outputs(model, {"network": 1})
+    assert not calls
+    path = tmp_path / "symgen/masking/mask_values.py"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("nn.ReLU6, ", ""), encoding="utf-8")
+    assert path.read_text(encoding="utf-8") != text
+    study.outputs(model, {"network": 1})
+    assert calls
+
+
+def test_a_study_that_is_too_large_is_refused_before_it_trains(study, monkeypatch):
+    monkeypatch.setattr("symgen.method.study.train", lambda *_, **__: pytest.fail("it trains"))
+    with pytest.raises(ValueError, match=r"n = 17: .* 131,072 masked states, .* for n <= 16"):
+        study.changed(n=17).follow()
+    monkeypatch.setattr(memory, "free_memory", lambda device: 64 * 2**20)
+    with pytest.raises(MemoryError, match=r"n = 16 .* 2 samples and the split of them"):
+        study.changed(n=16).interactions()
+
+
+def test_a_run_is_tracked_on_the_same_samples_as_its_baselines():
+    """`track` asks for the interactions of each checkpoint under its key, in order."""
+
+    class Run:
+        steps = (0, 5, 9)
+        records = pd.DataFrame({"step": [0, 5, 9]})
+
+        def __init__(self, name):
+            self.name = name
+
+        def load(self, step):
+            return torch.nn.Linear(1, 1).requires_grad_(False).train(step == 9)
+
+        def key(self, step):
+            return {"run": self.name, "step": step}
+
+    asked = []
+
+    def extract(model, key):
+        asked.append((key["run"], key["step"], model.training))
+        return symgen.Interactions.from_moebius(torch.full((2, 4), float(key["step"])))
+
+    found = symgen.track(Run("target"), [Run("a"), Run("b")], extract, [0, 9], progress=False)
+    assert asked == [("a", 9, True), ("b", 9, True), ("target", 0, False), ("target", 9, True)]
+    assert found.steps == [0, 9] and found.records is Run.records
+    assert [float(i.bias[0]) for i in found.interactions] == [0, 9]
+    assert [float(i.bias[0]) for i in found.baselines] == [9, 9]
+
+
+def test_a_label_tells_studies_of_one_network_and_data_apart():
+    study = Study(label_noise=0.2, n=8)
+    assert study.label == "cnn on digits (300 training samples, 20% wrong labels; n = 8)"
+    plain = study.changed(label_noise=0.0, train_size=None)
+    assert plain.label == "cnn on digits (all training samples; n = 8)"
+
+
+@pytest.fixture(scope="module")
+def small():
+    settings = {"train_size": 64, "epochs": 4, "checkpoints": 4, "batch_size": 16}
+    return Study.of(settings, samples=4, n=4)
+
+
+def test_losses_of_single_samples_average_to_those_of_the_records(small):
+    losses = small.losses([0, 16], size=800)
+    records = small.runs[0].records.set_index("step")
+    for step, (train, test) in losses.items():
+        assert (len(train), len(test)) == (64, min(800, len(small.data.part("test"))))
+        assert float(train.mean()) == pytest.approx(records["train_loss"][step], rel=1e-5)
+        assert float(test.mean()) == pytest.approx(records["test_loss"][step], rel=1e-5)
+    # The same samples at every step, and the first of them where fewer are asked for.
+    assert torch.allclose(small.losses([16], size=10)[16][1], losses[16][1][:10], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("first_epoch", "looks", "expected"),
+    [
+        (0.0, None, [0, 1, 3, 6, 16]),
+        (0.5, None, [0, 3, 6, 16]),
+        (99, None, [0, 16]),
+        (0.0, 3, [0, 3, 16]),
+        (0.5, 2, [0, 16]),
+        (0.5, 9, [0, 3, 6, 16]),
+    ],
+)
+def test_a_network_is_followed_from_an_epoch_on_at_some_checkpoints(
+    small, first_epoch, looks, expected
+):
+    assert small.runs[0].steps == [0, 1, 3, 6, 16]
+    found = small.dynamics(first_epoch, looks)
+    assert found.steps == list(found.losses) == expected
+    assert len(found) == 4
+    again = small.follow(expected)
+    pairs = zip(again.interactions, found.interactions, strict=True)
+    assert all(one == other for one, other in pairs)
+    assert "gap_low95" in found.summary()
+
+
+def test_a_single_look_is_refused(small):
+    with pytest.raises(ValueError, match="looks=1: expected at least 2"):
+        small.dynamics(looks=1)

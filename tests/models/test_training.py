@@ -18,15 +18,14 @@ import pandas as pd
 import pytest
 import torch
 
-from symgen.models import loop
-from symgen.models import registry as networks
-from symgen.models import training
-from symgen.models.checkpoints import checkpoint_steps
 from symgen.data.datasets import load_dataset
-from symgen.storage import DamagedFileWarning, fetch, store
 from symgen.data.hub import DATASETS, Source
 from symgen.data.rows import Rows
+from symgen.models import loop, registry, training
+from symgen.models.config import checkpoint_steps
+from symgen.models.language import tiny_llama, train_causal_lm
 from symgen.models.training import estimate, train
+from symgen.storage import DamagedFileWarning, fetch, store
 
 QUICK = {"epochs": 2, "batch_size": 50, "checkpoints": 4, "progress": False}
 
@@ -90,10 +89,10 @@ def test_run_is_recorded_and_learns(data):
     assert abs(loss - row.test_loss) < 1e-5 and accuracy == row.test_accuracy
     x, y = data.part("test").batch(range(100))
     with torch.no_grad():
-        logits = run.load(step)(x.to(networks.device())).cpu()
+        logits = run.load(step)(x.to(registry.device())).cpu()
     assert abs(torch.nn.functional.cross_entropy(logits, y) - row.test_loss) < 1e-5
     # Step 0 is the untrained network.
-    untrained = networks.build_network("cnn", seed=0, **data.spec).to(networks.device())
+    untrained = registry.build_network("cnn", seed=0, **data.spec).to(registry.device())
     assert same(run.load(0), untrained) and not run.load().training
 
 
@@ -132,18 +131,40 @@ def test_global_random_state_is_left_alone(data):
     assert torch.equal(state, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("network, kind", [("cnn", "image"), ("bert-tiny", "text")])
-def test_interrupted_training_ends_with_the_same_weights(network, kind, monkeypatch, cache):
+def train_classifier(name, data, **options):
+    data = load_dataset(data, train_size=100, test_size=50)
+    return lambda **given: train(name, data, options=options, **QUICK | {"batch_size": 10} | given)
+
+
+def train_language_model(lora):
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(1, 30, (100, 8), generator=generator)
+    pieces = [(row[: 4 + i % 5], 1) for i, row in enumerate(ids)]
+    model = tiny_llama(30, 16, 1)
+    return lambda **given: train_causal_lm(
+        model, None, pieces, pieces[:20], {"old": pieces[20:40]}, lora=lora,
+        **QUICK | {"batch_size": 10} | given,
+    )  # fmt: skip
+
+
+SMALL_BERT = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: train_classifier("cnn", "digits"),
+        lambda: train_classifier("bert-tiny", "planted-sentiment", **SMALL_BERT),
+        lambda: train_language_model(lora=0),
+        lambda: train_language_model(lora=2),
+    ],
+    ids=["images", "texts", "language model", "adapters"],
+)
+def test_interrupted_training_ends_with_the_same_weights(make, monkeypatch, cache):
     """Interrupted by an error between checkpoints, at the point where a state was just saved."""
-    options = {}
-    if kind == "text":
-        pytest.importorskip("transformers")
-        data = load_dataset("planted-sentiment", train_size=100, test_size=50)
-        options = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
-    else:
-        data = load_dataset("digits", train_size=100, test_size=50)
-    arguments = {**QUICK, "batch_size": 10, "options": options}
-    whole = train(network, data, cache=False, **arguments)
+    again = make()
+    whole = again(cache=False)
     step, calls = loop.Loop.step, []
     monkeypatch.setattr(loop, "RESUME_SECONDS", 0)
 
@@ -159,15 +180,15 @@ def test_interrupted_training_ends_with_the_same_weights(network, kind, monkeypa
 
     def counted(self, *arguments):
         make(self, *arguments)
-        self.title = "counted" if len(arguments) == 5 else None
+        self.title = "counted" if len(arguments) == 4 else None
 
     monkeypatch.setattr(loop.Loop, "__init__", counted)
     monkeypatch.setattr(loop.Loop, "step", interrupted)
     monkeypatch.setattr("tqdm.auto.tqdm.display", lambda *_, **__: None)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            train(network, data, **arguments)
-    run = train(network, data, **arguments)
+            again()
+    run = again()
     # Nothing was done twice: each interrupted step is the only one that was tried again.
     assert calls == [*range(1, 5), *range(4, 14), *range(13, 21)]
     assert same(run.load(), whole.load()) and run.records.equals(whole.records)
@@ -254,7 +275,7 @@ def test_files_of_others_beside_checkpoints_stay(data):
     others = [run.folder / name for name in ("resume-of-anna.pdf", "resume-2024.txt")]
     for path in others:
         path.write_text("mine")
-    run._store.discard(run.steps[-1])
+    run.store.discard(run.steps[-1])
     train("cnn", data, **QUICK)
     assert [path.read_text() for path in others] == ["mine", "mine"]
     assert not list(run.folder.glob("resume-0*"))
@@ -276,9 +297,9 @@ def test_damaged_record_is_reported_and_recomputed(data):
 def test_checkpoint_of_another_architecture_names_the_keys(data):
     run = train("cnn", data, **QUICK)
     other = train("cnn", data, **QUICK, options={"width": 8})
-    weights, info = fetch(other._store.path(run.steps[-1]))
-    store(run._store.path(run.steps[-1]), weights, info)
-    with pytest.raises(ValueError, match=r"another architecture .*conv1\.weight is \(8, 3, 3, 3\)"):
+    weights, info = fetch(other.store.path(run.steps[-1]))
+    store(run.store.path(run.steps[-1]), weights, info)
+    with pytest.raises(ValueError, match=r"another architecture .*conv1\.weight: .*\[8, 3, 3, 3\]"):
         run.load()
 
 
@@ -307,14 +328,14 @@ def test_full_disk_leaves_nothing_half_written(data, cache):
 
 def test_estimate_counts_minutes_memory_and_disk(data):
     found = estimate("cnn", data, epochs=10, checkpoints=5)
-    weights = sum(v.numel() * 4 for v in networks.build_network("cnn", **data.spec).parameters())
+    weights = sum(v.numel() * 4 for v in registry.build_network("cnn", **data.spec).parameters())
     assert 0 < found.minutes < 5
     assert weights < found.memory < found.memory_free
     assert 6 * weights <= found.disk < 20 * weights
     longer = estimate("cnn", data, epochs=10, checkpoints=5, batch_size=200)
     assert longer.memory > 1.5 * found.memory
     assert "minutes" in str(found) and "GiB of disk" in str(found)
-    with pytest.raises(ValueError, match=r"no argument epoch\..*Did you mean \"epochs\""):
+    with pytest.raises(ValueError, match=r"no setting epoch .*Did you mean \"epochs\""):
         estimate("cnn", data, epoch=1)
 
 
@@ -361,7 +382,9 @@ def test_no_gradient_is_longer_than_the_recipe_allows(network, monkeypatch):
     monkeypatch.setattr(optimizer, "step", watched)
     # Labels that no output can agree with make every gradient long.
     data.part("target").labels[:] = 0
-    monkeypatch.setattr("symgen.models.loop.F.cross_entropy", lambda x, y, **_: 1000 * x.square().sum())
+    monkeypatch.setattr(
+        "symgen.models.loop.F.cross_entropy", lambda x, y, **_: 1000 * x.square().sum()
+    )
     train(network, data, cache=False, **QUICK)
     bound = loop.CLIP["sgd" if network == "cnn" else "adamw"]
     assert lengths and max(lengths) == pytest.approx(bound, rel=1e-3)
@@ -437,8 +460,7 @@ def test_pretrained_network_needs_its_own_tokenizer(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     data = load_dataset("planted-sentiment", train_size=40, test_size=40)
     folder = tmp_path / "data" / "me" / "bert"
-    small = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
-    networks.build_network("bert-tiny", **data.spec, **small).model.save_pretrained(folder)
+    registry.build_network("bert-tiny", **data.spec, **SMALL_BERT).model.save_pretrained(folder)
     data.tokenizer.save_pretrained(folder)
     monkeypatch.setenv("SYMGEN_DATA", str(tmp_path / "data"))
     with pytest.raises(ValueError, match=r'load it with tokenizer="me/bert"'):
@@ -466,7 +488,11 @@ def test_large_images_are_decoded_while_training(monkeypatch):
     monkeypatch.setitem(DATASETS, "noise", Source(rows=rows, size=72))
     large = load_dataset("noise")
     run = train("cnn", large, options={"width": 2}, **{**QUICK, "batch_size": 4})
-    assert len(run.records) == 5 and large.spec["image_size"] == 72
+    records = run.records
+    assert len(records) == 5 and large.spec["image_size"] == 72
+    # The untrained network can be had again, without any step.
+    run.store.discard(0)
+    assert run.records.equals(records)
 
 
 IMAGES = """
@@ -480,8 +506,7 @@ def trained():
 # Texts of several lengths: the processes' shares of a batch differ in their number of tokens.
 TEXTS = """
 import torch
-from symgen.data.pieces import tiny_llama
-from symgen.models.language_training import train_causal_lm
+from symgen.models.language import tiny_llama, train_causal_lm
 
 def trained():
     generator = torch.Generator().manual_seed(0)

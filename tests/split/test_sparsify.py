@@ -13,16 +13,16 @@ from outputs import logical_outputs, network_outputs, planted
 from scipy.optimize import linprog
 
 import symgen
-from symgen.split import first_order
-from symgen.split import interior_point
+from symgen.split import first_order, interior_point
 from symgen.split.linear_program import Program
+from symgen.split.sparsify import ConvergenceWarning
 from symgen.split.symmetric import SymmetricBasis
 from symgen.transforms import and_or_adjoint, and_or_outputs, interaction_order
 
 # What `sparsify` does for its parts, for direct calls of what is below it.
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
-    pytest.mark.filterwarnings("ignore::symgen.DeadOutputWarning"),
+    pytest.mark.filterwarnings("ignore::symgen.split.sparsify.DeadOutputWarning"),
 ]
 
 few = settings(max_examples=15)
@@ -419,7 +419,7 @@ def test_no_number_is_no_certificate(monkeypatch):
         return torch.full((1, 2, 4), torch.nan).double(), torch.zeros(1).double()
 
     monkeypatch.setattr(interior_point, "minimize", broken)
-    with pytest.warns(symgen.ConvergenceWarning, match="1 of 1 samples"):
+    with pytest.warns(ConvergenceWarning, match="1 of 1 samples"):
         inter = symgen.sparsify(torch.tensor([0, 1, 2, 1.0]))
     assert inter.gap.isnan()
 
@@ -542,9 +542,7 @@ def test_wrong_options_are_refused(wrong):
 @pytest.mark.parametrize("n", [6, 11])
 def test_too_few_steps_warn_and_still_certify(n):
     v = network_outputs(n, 2)
-    with pytest.warns(
-        symgen.ConvergenceWarning, match=r"2 of 2 samples did not reach.*0\.001 in 1 step"
-    ):
+    with pytest.warns(ConvergenceWarning, match=r"2 of 2 samples did not reach.*0\.001 in 1 step"):
         inter = symgen.sparsify(v, max_iter=1)
     check(v, inter, 0.02)
     assert (inter.gap > 1e-3).all() and (inter.gap <= 1).all()
@@ -606,13 +604,13 @@ def test_ill_conditioned_outputs_reach_their_gap(seed):
     assert float(symgen.sparsify(v, noise=noise, max_iter=40).gap) <= 1e-3
 
 
-@pytest.mark.filterwarnings("default::symgen.DeadOutputWarning")
+@pytest.mark.filterwarnings("default::symgen.split.sparsify.DeadOutputWarning")
 def test_samples_without_a_total_effect_are_named_once():
     v = noise_values(3, 0, samples=4)
     v[1, -1], v[3, -1] = v[1, 0], v[3, 0]
     with pytest.warns(
-        symgen.DeadOutputWarning, match=r"2 of 4 samples: 1, 3\. .*not defined"
+        symgen.split.sparsify.DeadOutputWarning, match=r"2 of 4 samples: 1, 3\. .*not defined"
     ) as seen:
         inter = symgen.sparsify(v)
-    assert len(seen) == 1 and inter.span[[1, 3]].tolist() == [0, 0]
+    assert len(seen) == 1 and inter.total_effect[[1, 3]].tolist() == [0, 0]
     torch.testing.assert_close(inter.full, v[:, -1])

@@ -2,6 +2,10 @@
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
 
 from symgen.method.statistics import Interval
 
@@ -104,3 +108,13 @@ class Judgement:
         """How many samples would decide all contrasts; None where no number would."""
         needed = [contrast.decided_by(self.samples) for contrast in self.contrasts]
         return None if None in needed or not needed else max(needed)
+
+
+def verdicts(rule: Callable[..., Judgement], cases: Mapping[Any, tuple]) -> pd.Series:
+    """Return what a rule says in each of several settings, to see whether it hangs on them.
+
+    Args:
+        rule: of a claim.
+        cases: setting (a name, a number, or several of them) to what the rule takes.
+    """
+    return pd.Series({setting: rule(*case).verdict for setting, case in cases.items()})

@@ -1,0 +1,242 @@
+"""Images: decoded from files that nobody vouches for, kept small or encoded, augmented."""
+
+import dataclasses
+import io
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from symgen.data.hub import SMALL, Source
+from symgen.data.parts import Indices, Part
+from symgen.data.rows import Rows
+
+# Kinds of image files that are read; others could start a program to be drawn.
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
+# Pixels; larger images take gigabytes once they are decoded.
+LARGEST = 2**26
+
+
+def decode(
+    raw: bytes | np.ndarray, box: np.ndarray | None = None, draft: tuple[int, int] | None = None
+) -> Any:
+    """Return an RGB image (PIL) from its encoded bytes or pixels, cropped to its bounding box.
+
+    Args:
+        raw: encoded image, or uint8 array (height, width, channel).
+        box: x, y, width, height in pixels; parts outside the image are cut off.
+        draft: a JPEG file is decoded at the nearest size at least so large, which is faster.
+
+    Raises:
+        ValueError: for a file that is damaged, animated, too large, or of more than 8 bits.
+    """
+    try:
+        return _decode(raw, box, draft)
+    except Exception as error:  # of damaged files Pillow's decoders raise almost anything
+        said = " ".join((str(error) or type(error).__name__).split())
+        if type(error).__name__ == "UnidentifiedImageError":  # it names a place in memory
+            said = f"it is no file of {', '.join(FORMATS)}"
+        raise ValueError(f"no usable image: {said[:200]}") from error
+
+
+def _decode(raw: bytes | np.ndarray, box: np.ndarray | None, draft: tuple[int, int] | None) -> Any:
+    from PIL import Image
+
+    if isinstance(raw, np.ndarray):
+        image = Image.fromarray(raw)
+    else:
+        image = Image.open(io.BytesIO(raw), formats=FORMATS)
+    if image.width * image.height > LARGEST:
+        raise ValueError(f"{image.width} x {image.height} pixels are more than {LARGEST:,}")
+    # Cameras put a preview into the file as a second picture (MPO).
+    if getattr(image, "is_animated", False) and image.format != "MPO":
+        raise ValueError("it is animated, or holds several pictures")
+    if image.mode[0] in "IF":
+        raise ValueError(f"its pixels (mode {image.mode}) have more than 8 bits; convert it to 8")
+    if draft:
+        image.draft("RGB", draft)
+    if "transparency" in image.info:
+        image = image.convert("RGBA")
+    image = image.convert("RGB")
+    if box is None:
+        return image
+    x, y, width, height = (float(value) for value in box)
+    left, top = max(0, int(x)), max(0, int(y))
+    if left >= image.width or top >= image.height:
+        raise ValueError(f"its bounding box begins at {left}, {top}, outside of it")
+    right = max(left + 1, min(image.width, round(x + width)))
+    return image.crop((left, top, right, max(top + 1, min(image.height, round(y + height)))))
+
+
+class ImagePart(Part):
+    """Small images, held in memory and augmented batchwise.
+
+    Args:
+        images: pixels 0..255.
+        labels: class indices.
+        source: gives the statistics for normalisation, and whether mirroring is allowed.
+    """
+
+    def __init__(
+        self,
+        images: UInt8[Tensor, "sample 3 height width"],
+        labels: Int[Tensor, " sample"],
+        source: Source = Source(),  # noqa: B008
+    ):
+        super().__init__(labels)
+        self.images, self.flip = images, source.flip
+        self.mean, self.std = (torch.tensor(s)[:, None, None] for s in source.statistics)
+
+    def _normalise(self, pixels: Tensor) -> Float[Tensor, "sample 3 height width"]:
+        return pixels.float().div_(255).sub_(self.mean).div_(self.std)
+
+    def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        """Return normalised images (sample, 3, height, width) float32, and labels."""
+        index = torch.as_tensor(indices)
+        return self._normalise(self.images[index]), self.labels[index]
+
+    def augment(self, indices: Indices, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return images shifted by up to an eighth of their size, and mirrored where allowed."""
+        index = torch.as_tensor(indices)
+        pixels = self.images[index]
+        count, _, height, width = pixels.shape
+        pad = max(1, height // 8)
+        shift = torch.randint(0, 2 * pad + 1, (2, count, 1), generator=generator)
+        rows, columns = shift[0] + torch.arange(height), shift[1] + torch.arange(width)
+        if self.flip:
+            mirrored = torch.rand(count, generator=generator) < 0.5
+            columns[mirrored] = columns[mirrored].flip(1)
+        padded = F.pad(pixels, (pad,) * 4).permute(0, 2, 3, 1)
+        cut = padded[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
+        return self._normalise(cut.permute(0, 3, 1, 2)), self.labels[index]
+
+    def show(self, i: int) -> UInt8[np.ndarray, "height width 3"]:
+        """Return the pixels of sample i."""
+        return self.images[i].permute(1, 2, 0).numpy()
+
+    def _content(self) -> list:
+        return [self.images, self.mean, self.std, self.flip]
+
+
+class LargeImagePart(ImagePart):
+    """Large images, kept encoded and decoded batch by batch.
+
+    Args:
+        encoded: image files as bytes, or uint8 arrays (height, width, channel).
+        labels: class indices.
+        source: statistics, whether mirroring is allowed, and the size in pixels.
+        boxes: (sample, 4) bounding boxes to crop to.
+    """
+
+    chunk = 64
+
+    def __init__(
+        self,
+        encoded: list,
+        labels: Int[Tensor, " sample"],
+        source: Source,
+        boxes: np.ndarray | None = None,
+    ):
+        # No pixels are held.
+        super().__init__(torch.empty(len(labels), 3, 0, 0, dtype=torch.uint8), labels, source)
+        self.encoded, self.boxes, self.size = encoded, boxes, source.size or 224
+
+    def _decode(self, i: int) -> Any:
+        return decode(self.encoded[i], None if self.boxes is None else self.boxes[i])
+
+    def show(self, i: int) -> UInt8[np.ndarray, "height width 3"]:
+        """Return the centre of sample i, as the networks see it."""
+        picture = self._decode(int(i))
+        # The usual 224 of 256 pixels, at any size.
+        side = min(picture.size) * 224 / 256
+        left, top = (picture.width - side) / 2, (picture.height - side) / 2
+        return self._cut(picture, (left, top, left + side, top + side))
+
+    def _cut(self, picture: Any, box: tuple) -> np.ndarray:
+        from PIL import Image
+
+        return np.array(picture.resize((self.size, self.size), Image.BILINEAR, box=box))
+
+    def _stack(self, cut: Any, *arguments: Any) -> Tensor:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            images = list(pool.map(cut, *arguments))
+        return self._normalise(torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2))
+
+    def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        """Return normalised centres of the images, (sample, 3, size, size), and labels."""
+        index = torch.as_tensor(indices)
+        return self._stack(self.show, index.tolist()), self.labels[index]
+
+    def augment(self, indices: Indices, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return random resized crops, mirrored half of the time (App. E.1)."""
+        index = torch.as_tensor(indices)
+        draws = torch.rand(len(index), 5, generator=generator).tolist()
+        return self._stack(self._random_crop, index.tolist(), draws), self.labels[index]
+
+    def _random_crop(self, i: int, draw: list[float]) -> np.ndarray:
+        picture = self._decode(i)
+        # Area 8 to 100 % and aspect ratio 3/4 to 4/3, as usual for ImageNet.
+        area = (0.08 + 0.92 * draw[0]) * picture.width * picture.height
+        ratio = (3 / 4) ** (1 - 2 * draw[1])
+        width = min(picture.width, (area * ratio) ** 0.5)
+        height = min(picture.height, (area / ratio) ** 0.5)
+        left, top = draw[2] * (picture.width - width), draw[3] * (picture.height - height)
+        cut = self._cut(picture, (left, top, left + width, top + height))
+        return cut[:, ::-1] if self.flip and draw[4] < 0.5 else cut
+
+    def _content(self) -> list:
+        return [self.encoded, self.boxes, self.size, self.mean, self.std, self.flip]
+
+
+def image_part(
+    rows: Rows, index: np.ndarray, remap: np.ndarray, source: Source
+) -> tuple[ImagePart, dict[int, str]]:
+    """Return the images of some rows, and what is wrong with those that were left out.
+
+    Args:
+        rows: of one split.
+        index: row numbers.
+        remap: from the set's labels to those of the classes that are kept.
+        source: of the data set.
+    """
+    raw = rows.take(index)
+    boxes = None if rows.boxes is None else rows.boxes[index]
+
+    def pixels(i: int) -> np.ndarray | str:
+        try:
+            # A whole decode at an eighth of the size is enough to find a cut-off file.
+            image = decode(raw[i], draft=None if size <= SMALL else (size // 8, size // 8))
+        except ValueError as error:
+            return str(error)
+        if size > SMALL:
+            return np.empty(0)
+        return np.asarray(image if image.size == (size, size) else image.resize((size, size)))
+
+    size = source.size or _native_size(raw)
+    with ThreadPoolExecutor() as pool:
+        decoded = list(pool.map(pixels, range(len(raw))))
+    good = [i for i, image in enumerate(decoded) if not isinstance(image, str)]
+    labels = torch.from_numpy(remap[rows.labels[index[good]]])
+    if size > SMALL:
+        source = dataclasses.replace(source, size=size)
+        kept = None if boxes is None else boxes[good]
+        part = LargeImagePart([raw[i] for i in good], labels, source, kept)
+    else:
+        stacked = np.stack([decoded[i] for i in good]) if good else np.empty((0, 1, 1, 3), np.uint8)
+        part = ImagePart(torch.from_numpy(stacked).permute(0, 3, 1, 2).contiguous(), labels, source)
+    return part, {int(index[i]): e for i, e in enumerate(decoded) if isinstance(e, str)}
+
+
+def _native_size(raw: list) -> int:
+    for first in raw[:10]:
+        try:
+            width, height = decode(first).size
+        except ValueError:
+            continue
+        return width if width == height and width <= SMALL else 224
+    return 224

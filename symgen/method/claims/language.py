@@ -1,0 +1,103 @@
+"""Rules about language models: what transfers between two, and what fine-tuning changes."""
+
+from collections.abc import Sequence
+
+import torch
+
+from symgen.interactions import Interactions
+from symgen.method.changes import strength_of
+from symgen.method.claims.judgement import Judgement, above, below
+from symgen.method.dynamics import Dynamics
+from symgen.method.statistics import halves, interval
+from symgen.method.transfer import (
+    LOW_ORDERS,
+    generalization_power,
+    lift,
+    transfer,
+)
+
+# Prompts that a rule needs where it looks at interactions that not every prompt has.
+FEWEST = 5
+
+
+def llm_low_orders(
+    target: Interactions, baselines: Interactions | Sequence[Interactions]
+) -> Judgement:
+    """Orders 1 and 2 hold more than half of the strength that transfers, and transfer better.
+
+    Better means that their H above chance, less that of orders from 3 on, is above 0, prompt by
+    prompt. Differences up to 0.02 count as none. Where interactions transfer on fewer than 5
+    prompts, nothing is tested.
+    """
+    g, high = transfer(target, baselines), range(LOW_ORDERS[-1] + 1, target.n + 1)
+    low = strength_of(target, LOW_ORDERS, g)
+    share = low / (low + strength_of(target, high, g))
+    samples = int((~share.isnan()).sum())
+    if samples < FEWEST:
+        return Judgement([], samples, f"interactions transfer on {samples} prompts, of 5 needed")
+    lead = interval(lift(target, baselines, LOW_ORDERS) - lift(target, baselines, high))
+    told = "share of the transferring strength in orders 1 and 2"
+    contrasts = [
+        above(told, interval(share, share=True), bound=0.5, margin=0.02),
+        above("H above chance, orders 1 and 2 less orders from 3 on", lead, margin=0.02),
+    ]
+    return Judgement(contrasts, samples)
+
+
+def sft_low(before: Interactions, after: Interactions) -> Judgement:
+    """The salient strength of orders 1 and 2 after tuning, less that before, is above 0.
+
+    In log odds, prompt by prompt. Differences up to 0.05 count as none.
+    """
+    change = strength_of(after, LOW_ORDERS) - strength_of(before, LOW_ORDERS)
+    told = "change of the salient strength, orders 1 and 2"
+    return Judgement([above(told, interval(change), margin=0.05, unit="log odds")], len(change))
+
+
+def sft_high(before: Interactions, after: Interactions) -> Judgement:
+    """The salient strength of orders from 6 on after tuning, less that before, is below 0.
+
+    In log odds, prompt by prompt. Differences up to 0.05 count as none. Where fewer than 5 prompts
+    have such interactions, before tuning or after, nothing is tested.
+    """
+    high = range(6, before.n + 1)
+    strengths = torch.stack([strength_of(inter, high) for inter in (before, after)])
+    often = int((strengths > 0).any(0).sum())
+    note = f"{often} of {len(before)} prompts have salient interactions of orders from 6 on"
+    if often < FEWEST:
+        return Judgement([], len(before), f"{note}; 5 are needed")
+    told = "change of the salient strength, orders from 6 on"
+    change = interval(strengths[1] - strengths[0])
+    return Judgement([below(told, change, margin=0.05, unit="log odds")], len(before), note)
+
+
+def sft_share(dynamics: Dynamics) -> Judgement:
+    """H above chance at the last checkpoint, less that before tuning, is above 0.
+
+    Prompt by prompt, over those that have salient interactions at both. Differences up to 0.02
+    count as none.
+    """
+    first, last = (lift(dynamics.interactions[k], dynamics.baselines) for k in (0, -1))
+    rise = last - first
+    samples = int((~rise.isnan()).sum())
+    return Judgement([above("change of H above chance", interval(rise), margin=0.02)], samples)
+
+
+def sft_phase(dynamics: Dynamics) -> Judgement:
+    """H at the last checkpoint, less H at the best earlier one, is above 0: H still rises.
+
+    The best one, the untuned model among them, is picked on one half of the prompts and measured on
+    the other, both ways round. Differences up to 0.02 count as none.
+    """
+    power = torch.stack([
+        generalization_power(inter, transfer(inter, dynamics.baselines))
+        for inter in dynamics.interactions
+    ])  # fmt: skip
+    lead = torch.full_like(power[0], torch.nan)
+    for half, other in halves(len(lead)):
+        means = power[:-1, other].nanmean(1).nan_to_num(-1)
+        if len(means) and means.max() >= 0:
+            lead[half] = (power[-1] - power[means.argmax()])[half]
+    told = "H at the last checkpoint less H at the best earlier one"
+    samples = int((~lead.isnan()).sum())
+    return Judgement([above(told, interval(lead), margin=0.02)], samples)

@@ -1,0 +1,185 @@
+"""Rules about training: the three findings, the untrained network, and what each phase learns."""
+
+import math
+
+from torch import Tensor
+
+from symgen.method.claims.judgement import Contrast, Judgement, above, below
+from symgen.method.dynamics import Dynamics
+from symgen.method.spectra import order_thirds, uncancelled
+from symgen.method.statistics import interval
+
+# Differences up to these count as none: of shares, orders, losses (nats) and strengths (log odds).
+SHARE, ORDER, NATS, ODDS = 0.02, 0.05, 0.02, 0.05
+
+
+def count(dynamics: Dynamics) -> Judgement:
+    """N falls from the untrained network to its lowest point on the way, and rises from there on.
+
+    On the way means at a checkpoint between the first and the last. The lowest point is picked on
+    one half of the samples and measured on the other, both ways round. Changes up to 5 % of the
+    mean N count as none. Where N has clearly risen before it falls, that counts against the claim.
+    """
+    margin = float(f"{0.05 * float(dynamics.curves['count'].mean()):.2g}")
+    return _there_and_back(dynamics, "count", -1, ("N", "lowest"), margin)
+
+
+def power(dynamics: Dynamics) -> Judgement:
+    """H rises from the untrained network to its peak on the way, and falls from there on.
+
+    On the way means at a checkpoint between the first and the last. The peak is picked on one half
+    of the samples and measured on the other, both ways round. Changes up to 0.02 count as none.
+    Where H has clearly fallen before it rises, that counts against the claim.
+    """
+    return _there_and_back(dynamics, "power", 1, ("H", "largest"), SHARE)
+
+
+def gap(dynamics: Dynamics) -> Judgement:
+    """From the peak of H on the way to the end, H falls and the loss gap widens.
+
+    H is measured as for finding 2. The gap is the mean loss on test samples less that on training
+    samples, at most 500 of each; it is compared between the peak of the mean H and the end. Falls
+    up to 0.02 and changes up to 0.02 nats count as none. Where at the end no gap above 0.02 nats is
+    clearly open, the claim is tested only if H clearly falls.
+    """
+    _, fall, _ = dynamics.turn("power", 1)
+    samples, peak = _known(fall), _extreme(dynamics, "power", 1, slice(1, -1))
+    if peak is None or not dynamics.losses:
+        return Judgement([], samples, _missing(dynamics, "H"))
+    falls = below("H, from where it is largest on the way to the end", interval(fall), margin=SHARE)
+    end = dynamics.gap(dynamics.steps[-1])
+    if not end.low > NATS and falls.verdict != "shown":
+        return Judgement([], samples, f"no loss gap is clearly open at the end: {end:+.2f} nats")
+    change = dynamics.gap(dynamics.steps[-1], since=peak)
+    widens = above(f"loss gap, from step {peak} to the end", change, margin=NATS, unit="nats")
+    return Judgement([falls, widens], samples, f"At the end the loss gap is {end:+.2f} nats.")
+
+
+def untrained_orders(dynamics: Dynamics) -> Judgement:
+    """Before training, orders from n/3 to 2n/3 hold more salient strength than those below do.
+
+    And more than those above do. Both are compared sample by sample, as shares of the strength.
+    Leads up to 0.02 count as none. Nothing is tested with n < 4, where no order lies below n/3.
+    """
+    low, middle, high = order_thirds(dynamics.spectra(dynamics.steps[0])[0])
+    if dynamics.interactions[0].n < 4:
+        return Judgement([], len(middle), "with fewer than 4 variables no order lies below n/3")
+    leads = {"below": middle - low, "above": middle - high}
+    return Judgement(
+        [
+            above(f"untrained: share of middle orders less that {k}", interval(x), margin=SHARE)
+            for k, x in leads.items()
+        ],
+        _known(middle),
+    )
+
+
+def untrained_cancel(dynamics: Dynamics) -> Judgement:
+    """Before training, less than 0.2 of a sample's salient strength is left when signs cancel.
+
+    That is the size of the sum of its effects over the sum of their sizes. Distances up to 0.02
+    count as none.
+    """
+    left = uncancelled(dynamics.spectra(dynamics.steps[0])[0])
+    measure, value = "untrained: share of strength that is left", interval(left, share=True)
+    return Judgement([below(measure, value, bound=0.2, margin=SHARE)], _known(left))
+
+
+def untrained_transfer(dynamics: Dynamics) -> Judgement:
+    """Before training, H is below one half. Distances up to 0.02 count as none."""
+    start = dynamics.curves["power"][:, 0]
+    value = interval(start, share=True)
+    return Judgement([below("untrained: H", value, bound=0.5, margin=SHARE)], _known(start))
+
+
+def phase_1(dynamics: Dynamics) -> Judgement:
+    """The mean order of salient interactions falls from the untrained network to the peak of H.
+
+    Orders are weighted by strength. The peak is picked between the first and the last checkpoint on
+    one half of the samples, and the change is measured on the other, both ways round. Changes up to
+    0.05 count as none. Nothing is tested where the mean H has no peak on the way.
+    """
+    change, _, _ = dynamics.turn("mean_order", 1, by="power")
+    moved = below("mean order, untrained to the peak of H", interval(change), margin=ORDER)
+    return _around_peak(dynamics, moved, _known(change))
+
+
+def phase_2(dynamics: Dynamics) -> Judgement:
+    """The mean order of salient interactions rises from the peak of H to the end.
+
+    Orders are weighted by strength. The peak is picked between the first and the last checkpoint on
+    one half of the samples, and the change is measured on the other, both ways round. Changes up to
+    0.05 count as none. Nothing is tested where the mean H has no peak on the way.
+    """
+    _, change, _ = dynamics.turn("mean_order", 1, by="power")
+    moved = above("mean order, peak of H to the end", interval(change), margin=ORDER)
+    return _around_peak(dynamics, moved, _known(change))
+
+
+def phase_3(dynamics: Dynamics) -> Judgement:
+    """From t2 to the end non-generalizable strength grows, and by more than generalizable strength.
+
+    The boundary t2 (for r = 1) is picked on one half of the samples and the changes are measured on
+    the other, both ways round. Changes up to 0.05 log odds count as none. Nothing is tested where
+    the averages over all samples have no t2 before the last checkpoint.
+    """
+    found = dynamics.phases()
+    if found.t2 is None or found.t2 == dynamics.steps[-1]:
+        return Judgement([], len(dynamics), found.reason)
+    grown, other = map(dynamics.since_t2, ("non_generalizable", "generalizable"))
+    contrasts = [
+        above(measure, interval(change), margin=ODDS, unit="log odds")
+        for measure, change in (
+            ("non-generalizable strength, t2 to the end", grown),
+            ("the same less generalizable strength", grown - other),
+        )
+    ]
+    return Judgement(contrasts, _known(grown), f"On average over all samples, t2 is {found.t2}.")
+
+
+def _there_and_back(
+    dynamics: Dynamics, name: str, side: int, words: tuple[str, str], margin: float
+) -> Judgement:
+    """Judge that a quantity moves to an extreme (1: largest, -1: lowest) first, and then back."""
+    (symbol, most), there, back = words, *((above, below) if side > 0 else (below, above))
+    turned = dynamics.turn(name, side)
+    at, samples = _extreme(dynamics, name, side), _known(turned[0])
+    if at is None or len(dynamics.steps) < 3:
+        return Judgement([], samples, _missing(dynamics, symbol))
+    to, after, astray = map(interval, turned)
+    contrasts = [
+        there(f"{symbol}, untrained to where it is {most} on the way", to, margin=margin),
+        back(f"{symbol}, from there to the end", after, margin=margin),
+    ]
+    detour = there(f"{symbol}, untrained to farthest astray before that", astray, margin=margin)
+    contrasts += [detour] * (detour.verdict == "opposite")
+    return Judgement(contrasts, samples, f"The mean {symbol} is {most} at step {at}.")
+
+
+def _around_peak(dynamics: Dynamics, moved: Contrast, samples: int) -> Judgement:
+    found = dynamics.phases()
+    if found.t1 is None:
+        return Judgement([], samples, found.reason)
+    return Judgement([moved], samples, f"On average over all samples, t1 is {found.t1}.")
+
+
+def _extreme(
+    dynamics: Dynamics, name: str, side: int, among: slice = slice(None)
+) -> int | None:  # fmt: skip
+    """Return the step at which the mean over all samples is largest (1) or lowest (-1)."""
+    means = side * dynamics.curves[name].nanmean(0)[among]
+    if means.isnan().all():
+        return None
+    return dynamics.steps[among][int(means.nan_to_num(nan=-math.inf).argmax())]
+
+
+def _missing(dynamics: Dynamics, symbol: str) -> str:
+    if len(dynamics.steps) < 3:
+        return "no checkpoint lies between the first and the last"
+    if dynamics.curves["power"].isnan().all():
+        return f"{symbol} is not defined at any checkpoint"
+    return "the losses of single samples are not known"
+
+
+def _known(values: Tensor) -> int:
+    return int((~values.isnan()).sum())

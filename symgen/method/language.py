@@ -1,0 +1,313 @@
+"""Two language models with prompts to look at, in one call; and one of them tuned further."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from torch import Tensor
+
+from symgen.data.planted import ANSWERS, planted_answer, planted_reason
+from symgen.data.texts import instructions_of, load_instructions, pieces_of, split_texts
+from symgen.interactions import Interactions
+from symgen.masking.mask_values import mask_ids
+from symgen.masking.prompts import Prompt, draw_prompts
+from symgen.method.dynamics import Dynamics
+from symgen.method.statistics import interval
+from symgen.method.transfer import generalization_power, interaction_count, transfer
+from symgen.models.language import LanguageModel, open_language_model, train_causal_lm
+from symgen.models.training import TrainingRun
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageStudy:
+    """What the chapters on language models do at their beginning: texts, two models, prompts.
+
+    A "tiny-llama" is trained on a part of the texts of its own: the model on one half, the baseline
+    on the other, or on both where the model comes from elsewhere. Prompts are drawn from the rest.
+    Nothing is computed before it is asked for.
+
+    Attributes:
+        dataset: of the texts; see `split_texts`.
+        model, baseline: see `open_language_model`.
+        train_size: texts that a "tiny-llama" learns from; its part without.
+        vocabularies: whole words in the tokenizers trained here, of the model and the baseline.
+        width, layers, length, tail, epochs, learning_rate, dtype, device_map: see
+            `open_language_model`.
+        prompt, target, phrases: a prompt of one's own, looked at alone; see `Prompt.of`.
+        samples, n, probability: of the prompts that are drawn; see `draw_prompts`.
+        masking, whole, noise: see `LanguageModel.interactions`.
+        seed: of the model's weights (the baseline has the next one) and of the draws.
+    """
+
+    dataset: str = "planted-facts"
+    model: str = "tiny-llama"
+    baseline: str = "tiny-llama"
+    train_size: int | None = None
+    vocabularies: Sequence[int] = (200, 60)
+    width: int = 64
+    layers: int = 2
+    length: int = 64
+    tail: int = 2
+    epochs: int = 4
+    learning_rate: float = 0.004
+    dtype: str | None = None
+    device_map: Any = None
+    prompt: str = ""
+    target: str = ""
+    phrases: Sequence[str] = ()
+    samples: int = 12
+    n: int = 10
+    probability: float = 0.3
+    masking: str = "mean"
+    whole: bool = False
+    noise: float = 0.02
+    seed: int = 0
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any], **changes: Any) -> "LanguageStudy":
+        """Return the study that a chapter's parameters describe, with some of them changed."""
+        return cls(**{**_known(cls, parameters), **changes})
+
+    @property
+    def title(self) -> str:
+        """The model and the data set in words."""
+        return f"{self.models[0].name} on {self.dataset}"
+
+    @functools.cached_property
+    def texts(self) -> dict[str, list[str]]:
+        """The texts in three parts; see `split_texts`."""
+        return split_texts(self.dataset)
+
+    @functools.cached_property
+    def models(self) -> tuple[LanguageModel, LanguageModel]:
+        """The model and the baseline."""
+        first, rest = self.texts["target"], self.texts["baseline"]
+        own = first, rest + (first if self.model != "tiny-llama" else [])
+        names = ("width", "layers", "length", "tail", "epochs", "learning_rate", "dtype")
+        settings = {name: getattr(self, name) for name in (*names, "device_map")}
+        found = [
+            open_language_model(
+                name, texts[: self.train_size], self.texts["test"], words=words,
+                seed=self.seed + k, **settings,
+            )
+            for k, (name, texts, words) in enumerate(
+                zip((self.model, self.baseline), own, self.vocabularies, strict=True)
+            )
+        ]  # fmt: skip
+        return found[0], found[1]
+
+    @functools.cached_property
+    def prompts(self) -> list[Prompt]:
+        """The prompts: one's own, or texts cut before a word that the model expects."""
+        if self.prompt:
+            return [Prompt.of(self.prompt, self.target, self.phrases or None, self.n)]
+        return self.draw(self.texts["test"], self.models[:1])
+
+    def draw(self, texts: Sequence[str], judges: Sequence[LanguageModel]) -> list[Prompt]:
+        """Return prompts cut before a word that some models expect on average."""
+        return draw_prompts(
+            texts, [(known.model, known.tokenizer) for known in judges], self.samples, self.n,
+            self.probability, tokenizers=[self.models[1].tokenizer], seed=self.seed,
+        )  # fmt: skip
+
+    def interactions(
+        self, model: LanguageModel, prompts: Sequence[Prompt] | None = None, **changes: Any
+    ) -> tuple[Tensor, Interactions]:
+        """Return v of a model on all masked prompts, shape (sample, 2**n), and its interactions.
+
+        Args:
+            model: such as one of `models`.
+            prompts: those of the study without.
+            **changes: of the arguments of `LanguageModel.interactions`.
+        """
+        options = {"masking": self.masking, "whole": self.whole, "noise": self.noise}
+        options |= {"texts": self.texts["test"][:1000], **changes}
+        return model.interactions(self.prompts if prompts is None else prompts, **options)
+
+    def maskings(
+        self, choices: Sequence[str], count: int = 10
+    ) -> tuple[dict[str, Interactions], pd.DataFrame]:
+        """Return what hangs on what stands in place of a masked word.
+
+        Args:
+            choices: see `word_value`; that of the study is added, and texts that are no single
+                token of the model are left out.
+            count: of prompts to look at, the first ones.
+
+        Returns:
+            The interactions by choice, and a table: measure, masking, mean, low95, high95.
+            Measures are v with all words masked (log odds), the number of interactions that hold
+            80 % of the strength (Eq. 9, 10), and the share of the strength, found with the study's
+            choice, that this choice finds too (Eq. 8).
+        """
+        found = {}
+        for choice in dict.fromkeys([*choices, self.masking]):
+            try:
+                mask_ids(self.models[0].tokenizer, choice, ())
+            except ValueError:
+                continue
+            prompts = self.prompts[:count]
+            _, found[choice] = self.interactions(self.models[0], prompts, masking=choice)
+        usual = found[self.masking]
+        measures = {
+            "v(none)": lambda inter: interval(inter.bias),
+            "interactions": lambda inter: interval(interaction_count(inter)),
+            "shared": lambda inter: interval(
+                generalization_power(usual, transfer(usual, inter)), share=True
+            ),
+        }
+        rows = [
+            (name, choice, *measure(inter))
+            for name, measure in measures.items()
+            for choice, inter in found.items()
+        ]
+        return found, pd.DataFrame(rows, columns=["measure", "masking", "mean", "low95", "high95"])
+
+
+def strongest_table(inter: Interactions, prompts: Sequence[Prompt]) -> pd.DataFrame:
+    """Return the strongest interaction of each prompt, and whether it is the planted one.
+
+    Args:
+        inter: of the prompts.
+        prompts: as many.
+
+    Returns:
+        Columns prompt, target, type ("and", "or" or "none"), members, effect (log odds), and "as
+        planted": whether its words, all of them, and its type are those of `planted_reason`;
+        missing where nothing is planted.
+    """
+    effects = inter.to_frame([prompt.labels for prompt in prompts]).groupby("sample").first()
+    rows = []
+    for sample, prompt in enumerate(prompts):
+        first = ("none", "", 0.0)
+        if sample in effects.index:
+            first = tuple(effects.loc[sample, ["type", "members", "effect"]])
+        reason = _reason(prompt)
+        same = (first[0], set(first[1].split(", "))) == reason if reason else None
+        rows.append((prompt.text, prompt.target, *first, same))
+    names = ["prompt", "target", "type", "members", "effect", "as planted"]
+    return pd.DataFrame(rows, columns=names).astype({"as planted": "boolean"})
+
+
+def _reason(prompt: Prompt) -> tuple[str, set[str]] | None:
+    """Return type and words of the interaction that is planted in a prompt, if any."""
+    words = prompt.text.split()
+    if words[-1] not in ANSWERS:
+        return None
+    answers = [planted_answer(words[-1], words, domain) for domain in (0, 1)]
+    kind, variables = planted_reason(words[-1], prompt.words)
+    known = variables and prompt.target.strip() in answers
+    return (kind, set(variables)) if known else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """A language model that is tuned on a new domain, with a twin tuned on other texts of it.
+
+    Attributes:
+        study: the model and the baseline before, and how prompts are masked; its texts are those
+            of the old domain.
+        dataset: of the new domain; or a set for instruction tuning.
+        instructions: whether it is such a set, see `load_instructions`.
+        tune_size: texts to tune on; the twin takes as many others.
+        tune_epochs, tune_rate, batch_size, lora, mixed_precision, checkpoints: of the tuning; see
+            `train_causal_lm`.
+    """
+
+    study: LanguageStudy
+    dataset: str = "planted-facts-2"
+    instructions: bool = False
+    tune_size: int | None = 1500
+    tune_epochs: int = 2
+    tune_rate: float = 0.002
+    batch_size: int = 32
+    lora: int = 0
+    mixed_precision: str = "no"
+    checkpoints: int = 4
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> "Tuning":
+        """Return the tuning that a chapter's parameters describe; `old` names the old domain."""
+        study = LanguageStudy.of(parameters, dataset=parameters["old"])
+        return cls(study, **_known(cls, parameters))
+
+    @property
+    def title(self) -> str:
+        """The model and the two domains in words."""
+        return f"{self.study.models[0].name} tuned from {self.study.dataset} to {self.dataset}"
+
+    @functools.cached_property
+    def _rows(self) -> dict[str, list]:
+        """What the new domain consists of, in three parts."""
+        if not self.instructions:
+            return split_texts(self.dataset)
+        rows = load_instructions(self.dataset)
+        fifths = [rows[k::5] for k in range(5)]
+        return {
+            "test": fifths[0], "target": fifths[1] + fifths[2], "baseline": fifths[3] + fifths[4]
+        }  # fmt: skip
+
+    @property
+    def held(self) -> list[str]:
+        """Texts of the new domain that nothing is tuned on."""
+        rows = self._rows["test"]
+        return [" ".join(row.values()) for row in rows] if self.instructions else rows
+
+    def _pieces(self, part: str) -> list[tuple[Tensor, int]]:
+        rows, tokenizer = self._rows[part][: self.tune_size], self.study.models[0].tokenizer
+        if self.instructions:
+            return instructions_of(rows, tokenizer, self.study.length)
+        return pieces_of(rows, tokenizer, self.study.length, self.study.tail)
+
+    @functools.cached_property
+    def runs(self) -> tuple[TrainingRun, TrainingRun]:
+        """The tuning itself, and that of the twin."""
+        base, study = self.study.models[0], self.study
+        old = pieces_of(study.texts["test"][:200], base.tokenizer, study.length, study.tail)
+        names = ("batch_size", "lora", "mixed_precision", "checkpoints")
+        found = [
+            train_causal_lm(
+                base.model, base.tokenizer, self._pieces(part), self._pieces("test"), {"old": old},
+                base.name, self.dataset, seed=study.seed + k, epochs=self.tune_epochs,
+                learning_rate=self.tune_rate, **{name: getattr(self, name) for name in names},
+            )
+            for k, part in enumerate(("target", "baseline"))
+        ]  # fmt: skip
+        return found[0], found[1]
+
+    @property
+    def losses(self) -> pd.DataFrame:
+        """Mean loss of a token at each checkpoint: step, label, mean (nats)."""
+        names = {"train_loss": "new, tuned on", "test_loss": "new, held out", "old_loss": "old"}
+        table = self.runs[0].records.melt("step", list(names), "label", "mean")
+        return table.assign(label=table["label"].map(names))
+
+    @functools.cached_property
+    def prompts(self) -> list[Prompt]:
+        """Held-out texts, cut before a word that the models before and after expect on average."""
+        return self.study.draw(self.held, [self.study.models[0], LanguageModel.at(self.runs[0])])
+
+    @functools.cached_property
+    def courses(self) -> dict[str, Dynamics]:
+        """The interactions at every checkpoint, beside those of the other model and the twin."""
+        run, twin = self.runs
+        options = {"prompts": self.prompts, "texts": self.held[:1000]}
+
+        def of(model: LanguageModel) -> Interactions:
+            return self.study.interactions(model, **options)[1]
+
+        course = [of(LanguageModel.at(run, step)) for step in run.steps]
+        others = {self.study.models[1].name: self.study.models[1]}
+        others["twin"] = LanguageModel.at(twin, name="twin")
+        return {
+            name: Dynamics(run.steps, course, [of(other)], run.records)
+            for name, other in others.items()
+        }
+
+
+def _known(kind: type, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those parameters that a dataclass has."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    return {name: value for name, value in parameters.items() if name in names}

@@ -1,0 +1,213 @@
+"""Figures of training: what stands where, how high, with which band, and in which colour."""
+
+import io
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+
+from symgen import figures
+from symgen.figures.style import COLOURS
+from symgen.method.phases import Phases
+
+STEPS, EPOCHS = [0, 3, 10, 30], [0.0, 0.3, 1.0, 3.0]
+NAMES = ("power", "chance", "count", "mean_order", "generalizable", "non_generalizable", "gap")
+FORMULA = r"$\foo_$ a_b"
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    yield
+    plt.close("all")
+
+
+def summary(seed=0, banded=NAMES):
+    """A table as of `Dynamics.summary`, with bands of other widths below and above."""
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame({"step": STEPS, "epoch": EPOCHS})
+    for name in (*NAMES, "train_loss", "test_loss"):
+        values = rng.uniform(0.2, 0.8, len(STEPS))
+        table[name] = values
+        if name in banded:
+            table[f"{name}_low95"] = values - rng.uniform(0.01, 0.1, len(STEPS))
+            table[f"{name}_high95"] = values + rng.uniform(0.01, 0.1, len(STEPS))
+    return table
+
+
+def lines(ax):
+    """Return label to line of the lines that a legend would name."""
+    return dict(zip(*ax.get_legend_handles_labels()[::-1], strict=True))
+
+
+def bands(ax):
+    """Return the edges of each filled band: place to (low, high), in the order drawn."""
+    found = []
+    for band in ax.collections:
+        if isinstance(band, PolyCollection):
+            x, y = band.get_paths()[0].vertices.T
+            found.append({place: (y[x == place].min(), y[x == place].max()) for place in x})
+    return found
+
+
+def written(figure):
+    """Draw for good, which is when matplotlib reads formulas, and return all that is written."""
+    text = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(plt.rcParams, "svg.fonttype", "none")
+        figure.savefig(text, format="svg")
+    return text.getvalue()
+
+
+def same_band(found, table, name, x):
+    low, high = table[f"{name}_low95"], table[f"{name}_high95"]
+    assert sorted(found) == pytest.approx(sorted(x))
+    for place, ends in zip(x, zip(low, high, strict=True), strict=True):
+        nearest = min(found, key=lambda p: abs(p - place))
+        assert found[nearest] == pytest.approx(ends)
+
+
+def test_dynamics_are_lines_with_bands_in_three_panels():
+    table = summary()
+    figure, drawn = figures.plot_dynamics(table, Phases(3, 10, ""))
+    power, count, loss = figure.axes
+    for ax, kinds in (
+        (power, {"H": ("power", "generalizable"), "chance level": ("chance", "chance")}),
+        (count, {"N": ("count", "network")}),
+        (
+            loss,
+            {
+                "training loss": ("train_loss", "train"),
+                "test loss": ("test_loss", "test"),
+                "gap": ("gap", "non-generalizable"),
+            },
+        ),
+    ):
+        assert list(lines(ax)) == list(kinds)
+        for label, (name, colour) in kinds.items():
+            line = lines(ax)[label]
+            assert line.get_xdata().tolist() == [0, 1, 2, 3]
+            assert line.get_ydata().tolist() == table[name].tolist()
+            assert to_hex(line.get_color()).upper() == COLOURS[colour]
+        banded = [name for name, _ in kinds.values() if name in NAMES]
+        assert len(bands(ax)) == len(banded)
+        for band, name in zip(bands(ax), banded, strict=True):
+            same_band(band, table, name, [0, 1, 2, 3])
+        # The phases, as vertical lines at the places of their checkpoints.
+        ends = [x for x in ax.lines if x.get_xdata()[0] == x.get_xdata()[-1]]
+        assert [x.get_xdata()[0] for x in ends] == [1, 2]
+        assert [t.get_text() for t in ax.texts] == ["$t_1$", "$t_2$"]
+    assert len({x.get_linestyle() for x in lines(loss).values()}) == 3
+    assert [t.get_text() for t in loss.get_xticklabels()] == ["0", "3", "10", "30"]
+    assert drawn is table
+
+
+def test_boundaries_that_do_not_exist_are_not_drawn():
+    figure, _ = figures.plot_dynamics(summary(), Phases(3, None, ""))
+    assert [t.get_text() for t in figure.axes[0].texts] == ["$t_1$"]
+    ax, _ = figures.plot_gains(summary(), Phases(None, None, ""))
+    assert not ax.texts
+
+
+def test_gains_are_bars_side_by_side_at_every_checkpoint_but_the_first():
+    table = summary()
+    table["non_generalizable"] = [1.0, 0.5, 2.0, 2.0]
+    ax, drawn = figures.plot_gains(table, Phases(3, 10, ""))
+    for name, shift in (("generalizable", -0.2), ("non_generalizable", 0.2)):
+        colour = COLOURS[name.replace("_", "-")]
+        bars = [p for p in ax.patches if to_hex(p.get_facecolor()).upper() == colour]
+        middle = [p.get_x() + p.get_width() / 2 for p in bars]
+        assert middle == pytest.approx([1 + shift, 2 + shift, 3 + shift])
+        expected = np.diff(table[name])
+        assert [p.get_height() for p in bars] == pytest.approx(expected.tolist())
+        assert drawn[name].tolist() == pytest.approx(expected.tolist())
+    assert drawn["step"].tolist() == STEPS[1:]
+    hatched = {p.get_hatch() for p in ax.patches}
+    assert len(hatched) == 2
+    low, high = ax.get_ylim()
+    assert low < -0.5 and high > 1.5
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0", "3", "10", "30"]
+    names = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert names == ["generalizable", "non-generalizable"]
+
+
+def test_several_studies_are_lines_over_epochs_with_the_untrained_network_at_the_left():
+    tables = {"one": summary(1), FORMULA: summary(2, banded=("power",))}
+    tables[FORMULA]["epoch"] *= 10
+    figure, drawn = figures.plot_several_dynamics(tables, ("power", "count", "gap"))
+    power, count, gap = figure.axes
+    left = 0.3 / (30 / 0.3) ** 0.12
+    places = {"one": [left, 0.3, 1.0, 3.0], FORMULA: [left, 3.0, 10.0, 30.0]}
+    for ax, name in ((power, "power"), (count, "count"), (gap, "gap")):
+        labelled = [x for x in ax.lines if not x.get_label().startswith("_")]
+        assert len(labelled) == 2
+        for line, (label, table) in zip(labelled, tables.items(), strict=True):
+            assert line.get_xdata().tolist() == pytest.approx(places[label])
+            assert line.get_ydata().tolist() == table[name].tolist()
+        looks = {(x.get_color(), x.get_marker(), x.get_linestyle()) for x in labelled}
+        assert len({c for c, _, _ in looks}) == len({m for _, m, _ in looks}) == 2
+        same_band(bands(ax)[0], tables["one"], name, places["one"])
+        assert len(bands(ax)) == (2 if name == "power" else 1)
+    thin = [x for x in power.lines if x.get_linewidth() < 1]
+    assert [x.get_ydata().tolist() for x in thin] == [t["chance"].tolist() for t in tables.values()]
+    assert [x.get_color() for x in thin] == [x.get_color() for x in power.lines if x not in thin]
+    ticks = dict(zip(gap.get_xticks(), gap.get_xticklabels(), strict=True))
+    told = {f"{place:.3g}": label.get_text() for place, label in ticks.items()}
+    named = {x: x for x in ("0.5", "1", "2", "5", "10", "20")}
+    assert told == {f"{left:.3g}": "untrained", **named}
+    assert r"$\foo_$" in written(figure)
+    mine = drawn[(drawn["label"] == FORMULA) & (drawn["quantity"] == "count")]
+    assert mine["value"].tolist() == mine["low95"].tolist() == tables[FORMULA]["count"].tolist()
+    assert len(drawn) == 2 * 3 * 4
+
+
+def test_training_is_drawn_with_the_untrained_network_left_of_the_first_step():
+    records = pd.DataFrame({
+        "step": [0, 3, 30], "epoch": [0.0, 0.3, 3.0], "train_accuracy": [0.1, 0.5, 1.0],
+        "test_accuracy": [0.1, 0.4, 0.7], "test_loss": [2.0, 1.0, 1.5],
+    })  # fmt: skip
+    titles = ["cnn on digits", "resnet20 on photographs", "bert on texts"]
+    figure, drawn = figures.plot_training(dict.fromkeys(titles, records))
+    assert [ax.get_title() for ax in figure.axes if ax.get_visible()] == titles
+    training, test = figure.axes[1].lines
+    assert training.get_xdata().tolist() == pytest.approx([0.1, 0.3, 3.0])
+    assert training.get_ydata().tolist() == [0.1, 0.5, 1.0]
+    assert test.get_ydata().tolist() == [0.1, 0.4, 0.7]
+    assert to_hex(training.get_color()).upper() == COLOURS["train"]
+    assert to_hex(test.get_color()).upper() == COLOURS["test"]
+    assert training.get_linestyle() != test.get_linestyle()
+    assert drawn.groupby("network").size().tolist() == [3, 3, 3]
+    assert "test_loss" not in drawn
+    assert r"$\foo_$" in written(figures.plot_training({FORMULA: records})[0])
+
+
+def test_boundaries_are_marks_as_large_as_their_share():
+    draws = pd.DataFrame({"t1": [3] * 3 + [10], "t2": [30, None, None, None]}, dtype="Int64")
+    figure, found = figures.plot_boundaries({"first": draws, FORMULA: draws.iloc[:3]})
+    first, second = figure.axes
+    assert [ax.get_title() for ax in figure.axes] == ["$t_1$", "$t_2$"]
+    assert [t.get_text() for t in first.get_xticklabels()] == ["3", "10", "30", "none"]
+
+    def marks(ax):
+        return {
+            tuple(mark.get_offsets()[0].tolist()): (mark.get_sizes()[0] - 25) / 330
+            for mark in ax.collections
+        }
+
+    assert marks(first) == pytest.approx({(0, 0): 0.75, (1, 0): 0.25, (0, 1): 1.0})
+    expected = {(3, 0): 0.75, (2, 0): 0.25, (3, 1): 2 / 3, (2, 1): 1 / 3}
+    assert marks(second) == pytest.approx(expected)
+    assert sorted(t.get_text() for t in first.texts) == ["100%", "25%", "75%"]
+    assert first.get_ylim()[0] > first.get_ylim()[1]  # the first label is at the top
+    assert r"$\foo_$" in written(figure)
+    none = found[(found["label"] == "first") & (found["boundary"] == "t2") & found["step"].isna()]
+    assert none["share"].tolist() == [0.75]
+
+
+def test_small_shares_are_marked_and_not_written():
+    draws = pd.DataFrame({"t1": [3] * 97 + [10] * 3, "t2": [30] * 100}, dtype="Int64")
+    figure, _ = figures.plot_boundaries({"first": draws})
+    assert len(figure.axes[0].collections) == 2
+    assert [t.get_text() for t in figure.axes[0].texts] == ["97%"]

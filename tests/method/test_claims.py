@@ -1,0 +1,93 @@
+"""Contrasts, judgements and verdicts; and that every claim has its rule."""
+
+import inspect
+import math
+
+import pandas as pd
+import pytest
+from conftest import ROOT
+
+from symgen.method import claims
+from symgen.method.claims.judgement import VERDICTS, Judgement, above, below, verdicts
+from symgen.method.statistics import Interval
+
+NONE = Interval(math.nan, math.nan, math.nan)
+# Claims that no run has to judge: the chapter about the penalty is prose.
+PROSE = {"penalty_power", "penalty_accuracy"}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "claimed_above", "claimed_below"),
+    [
+        (0.03, 0.05, "shown", "opposite"),
+        (-0.05, -0.03, "opposite", "shown"),
+        (-0.01, 0.02, "absent", "absent"),
+        (-0.05, 0.01, "undecided", "undecided"),
+        (0.01, 0.05, "undecided", "undecided"),
+        (-0.5, 0.5, "undecided", "undecided"),
+        (math.nan, math.nan, "not tested", "not tested"),
+    ],
+)
+def test_a_verdict_follows_from_interval_margin_and_side(low, high, claimed_above, claimed_below):
+    value = Interval((low + high) / 2, low, high)
+    for bound in (0.0, 7.0):
+        moved = Interval(*(x + bound for x in value))
+        assert above("a", moved, bound, 0.02 + 1e-12).verdict == claimed_above
+        assert below("a", moved, bound, 0.02 + 1e-12).verdict == claimed_below
+
+
+def test_all_contrasts_are_needed_and_the_worst_decides():
+    kinds = {
+        "shown": above("a", Interval(1, 0.9, 1.1)),
+        "opposite": above("a", Interval(-1, -1.1, -0.9)),
+        "absent": above("a", Interval(0, -0.1, 0.1), margin=0.2),
+        "undecided": above("a", Interval(0.1, -1, 1.2)),
+        "not tested": above("a", NONE),
+    }
+    assert {k: Judgement([c], 9).verdict for k, c in kinds.items()} == {k: k for k in kinds}
+    order = ["shown", "undecided", "absent", "opposite", "not tested"]
+    for i, worse in enumerate(order):
+        for better in order[: i + 1]:
+            assert Judgement([kinds[better], kinds[worse]], 9).verdict == worse
+    assert Judgement([], 9).verdict == "not tested"
+    assert {*kinds} == {*VERDICTS}
+
+
+def test_the_number_of_samples_that_would_decide_does_decide():
+    few = above("a", Interval(0.2, -0.25, 0.65), margin=0.02)
+    assert few.verdict == "undecided"
+    needed = few.decided_by(20)
+    # The same mean, with an interval that has shrunk as the root of the number of samples.
+    for samples, decided in ((needed + 1, True), (0.95 * needed, False)):
+        half = 0.45 * (20 / samples) ** 0.5
+        more = above("a", Interval(0.2, 0.2 - half, 0.2 + half), margin=0.02)
+        assert (more.verdict == "shown") == decided
+    assert Judgement([few, above("b", Interval(1, 0.9, 1.1))], 20).decided_by == needed
+    assert Judgement([], 20).decided_by is None
+    # Near nothing, what would be decided is that there is nothing.
+    assert above("a", Interval(0.0, -0.1, 0.1), margin=0.05).decided_by(20) == 80
+
+
+def test_a_rule_in_several_settings():
+    found = verdicts(lambda x: Judgement([above("a", x)], 3), {"p": (Interval(1, 0.5, 2),)})
+    assert found.to_dict() == {"p": "shown"}
+
+
+def test_every_claim_of_the_paper_has_a_rule_of_its_name_and_every_rule_is_such_a_claim():
+    table = pd.read_csv(ROOT / "data" / "paper" / "claims.csv")
+    rules = {name for name in claims.__all__ if inspect.isfunction(getattr(claims, name))}
+    rules -= {"verdicts", "above", "below"}
+    assert rules == {*table["claim"]} - PROSE
+    for name in rules:
+        rule = getattr(claims, name)
+        assert rule.__name__ == name
+        # A page shows it, on one line.
+        assert len(inspect.getdoc(rule)) > 40
+
+
+def test_every_rule_is_used_by_the_chapter_that_the_table_names():
+    table = pd.read_csv(ROOT / "data" / "paper" / "claims.csv").set_index("claim")
+    for name, chapter in table["chapter"].items():
+        if name not in PROSE:
+            source = (ROOT / "chapters" / f"{chapter}.ipynb").read_text(encoding="utf-8")
+            assert f"claims.{name}" in source or f", {name}" in source, name
