@@ -93,6 +93,9 @@ SLIPS = [
     (["run", "all", "--preset", "quik"], 2),
     (["run", "00_planted_logic", "-p", "nosuch", "1"], 2),
     (["run", "00_planted_logic", "-p", "n", "many"], 2),
+    (["run", "01_interaction_extraction", "-p", "network", "resnet"], 2),
+    (["run", "02_order_generalization", "-p", "dataset", "digts"], 2),
+    (["run", "05_llm_interactions", "-p", "model", "tiny-lama"], 2),
 ]
 
 
