@@ -116,7 +116,7 @@ def _refuse(
     for name, expected in faults:
         told = repr(values.get(name))
         told = told if len(told) <= 200 else f"{told[:150]}... ({len(told):,} letters)"
-        end = "" if expected.endswith("?") else "."
+        end = "" if expected[-1] in ".?" else "."
         raise ValueError(
             f"{chapter} cannot run with {where}{name} = {told}: expected {expected}{end} "
             "Change it in the cell tagged parameters, or with "
