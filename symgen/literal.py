@@ -36,6 +36,8 @@ def no_math(text: object) -> str:
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """Return `` did you mean "x"?`` for the known name most like `given`, or an empty string."""
-    found = difflib.get_close_matches(str(given), [str(k) for k in known], n=1, cutoff=0.5)
+    """Return `` did you mean "x"?`` for the known name that holds or is most like `given`, or ""."""
+    known, given = [str(k) for k in known], str(given)
+    found = [k for k in known if given and given.lower() in k.lower()]
+    found = found or difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     return f' Did you mean "{found[0]}"?' if found else ""

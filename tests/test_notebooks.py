@@ -16,10 +16,9 @@ import yaml
 from conftest import ROOT
 
 import symgen
-from symgen.book import notebooks as editions
-from symgen.book import runs
+from symgen.book import editions, notebooks, presets
 
-CHAPTERS = runs.chapter_names(ROOT)
+CHAPTERS = presets.chapter_names(ROOT)
 STORED = [ROOT / "chapters" / f"{name}.ipynb" for name in CHAPTERS]
 STORED += sorted((ROOT / "data" / "editions").glob("*/*.ipynb"))
 MACHINE = re.compile(r"(?<![\w+/=.~-])/(?:root|home|Users|work|tmp|mnt|var)/[\w.-]+")
@@ -34,7 +33,7 @@ def code_lines(source):
 
 @pytest.fixture(params=CHAPTERS)
 def chapter(request):
-    notebook = runs.read_chapter(ROOT, request.param)
+    notebook = presets.read_chapter(ROOT, request.param)
     notebook.name = request.param
     return notebook
 
@@ -48,20 +47,20 @@ def test_every_chapter_is_in_the_contents():
 
 def test_the_first_code_cell_holds_the_parameters_each_with_a_comment(chapter):
     tagged = [c for c in chapter.cells if "parameters" in c.metadata.get("tags", [])]
-    code = editions.own_code(chapter)
+    code = notebooks.own_code(chapter)
     assert tagged == [code[0]]
     lines = code[0].source.splitlines()
     for node in ast.parse(code[0].source).body:
         assert isinstance(node, (ast.Assign, ast.AnnAssign))
         above = lines[node.lineno - 2] if node.lineno > 1 else ""
         assert "#" in lines[node.end_lineno - 1] or above.startswith("#"), lines[node.lineno - 1]
-    defaults = runs.defaults(chapter)
+    defaults = presets.defaults(chapter)
     assert next(iter(defaults)) == "preset"
     assert defaults["preset"] == "quick"
 
 
 def test_setup_is_short_and_the_last_cell_tells_the_provenance(chapter):
-    code = editions.own_code(chapter)
+    code = notebooks.own_code(chapter)
     *imports, opened = code_lines(code[1].source)
     assert len(imports) <= 4 and all(x.startswith(("import ", "from ")) for x in imports)
     assert f'symgen.Chapter("{chapter.name}", globals())' in opened
@@ -69,7 +68,7 @@ def test_setup_is_short_and_the_last_cell_tells_the_provenance(chapter):
 
 
 def test_a_chapter_is_short_and_hides_nothing(chapter):
-    code = editions.own_code(chapter)
+    code = notebooks.own_code(chapter)
     assert sum(len(code_lines(cell.source)) for cell in code) <= 120
     hidden = [c for c in code if {"hide-input", "remove-input"} & {*c.metadata.get("tags", [])}]
     assert sum(len(code_lines(cell.source)) for cell in hidden) <= 25
@@ -78,7 +77,7 @@ def test_a_chapter_is_short_and_hides_nothing(chapter):
 def test_no_function_is_defined_but_what_a_chapter_teaches(chapter):
     """That is the rule of an exercise, and in chapter 00 how a set becomes a number."""
     taught = {"00_planted_logic": {"index"}, "C_similarity_metric": {"strength"}}
-    for cell in editions.own_code(chapter):
+    for cell in notebooks.own_code(chapter):
         source = "\n".join(x for x in cell.source.splitlines() if not x.startswith(("%", "!")))
         names = [n.name for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
         own = taught.get(chapter.name, set())
@@ -86,7 +85,7 @@ def test_no_function_is_defined_but_what_a_chapter_teaches(chapter):
 
 
 def test_cells_are_short(chapter):
-    for cell in editions.own_code(chapter)[1:]:
+    for cell in notebooks.own_code(chapter)[1:]:
         assert len(code_lines(cell.source)) <= LONGEST_CELL, cell.source
 
 
@@ -111,7 +110,7 @@ def test_stored_notebooks_are_valid_and_know_no_machine(path):
         assert not MACHINE.search(text), MACHINE.search(text)
         assert user == "root" or f"/{user}/" not in text
     # Warnings of our own are for readers; one of a library, or a careless one, is for us to see.
-    outputs = [output for cell in editions.own_code(notebook) for output in cell.outputs]
+    outputs = [output for cell in notebooks.own_code(notebook) for output in cell.outputs]
     for output in outputs:
         if output.get("name") == "stderr":
             own = "Saturated|Convergence|NearChance|Dead|Unlikely"
@@ -123,7 +122,7 @@ def test_stored_notebooks_are_valid_and_know_no_machine(path):
 def texts(node):
     """Every text in nested JSON but binary data."""
     for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-        if isinstance(key, str) and key.startswith(editions.BASE64):
+        if isinstance(key, str) and key.startswith(notebooks.BASE64):
             continue
         if isinstance(value, str):
             yield value
@@ -136,19 +135,19 @@ def test_stored_outputs_are_what_todays_code_gives():
     assert not stale, f"renew with: symgen run {' '.join(stale)} --store"
 
 
-@pytest.mark.parametrize("preset", runs.preset_names(ROOT))
+@pytest.mark.parametrize("preset", presets.preset_names(ROOT))
 def test_presets_name_known_chapters_and_known_parameters(preset):
-    values = runs.read_preset(ROOT, preset)
+    values = presets.read_preset(ROOT, preset)
     assert set(values) <= set(CHAPTERS)
     for name in CHAPTERS:
-        runs.resolve(ROOT, name, preset, {})
+        presets.resolve(ROOT, name, preset, {})
     if preset == "quick":
         assert list(values) == CHAPTERS
         assert not any(values.values())
 
 
 def test_the_phases_by_hand_are_those_of_the_code():
-    cells = runs.read_chapter(ROOT, "03_three_phase_dynamics").cells
+    cells = presets.read_chapter(ROOT, "03_three_phase_dynamics").cells
     text = next(c.source for c in cells if ":label: phases-by-hand" in c.source)
     listed = re.findall(r"\d+(?:, ?\s?\d+){4}", text.replace("\n", " "))
     gained, lost = (np.array(list(map(float, x.split(",")))) for x in listed)
@@ -164,8 +163,8 @@ def test_the_phases_by_hand_are_those_of_the_code():
 
 def test_the_same_presets_are_documented():
     page = (ROOT / "chapters" / "index.md").read_text()
-    assert runs.preset_names(ROOT) == ["quick", "cpu", "gpu", "paper"]
-    for preset in runs.preset_names(ROOT):
+    assert presets.preset_names(ROOT) == ["quick", "cpu", "gpu", "paper"]
+    for preset in presets.preset_names(ROOT):
         assert f"| `{preset}` |" in page
 
 

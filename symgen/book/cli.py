@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 # What takes long to import is imported where it is used: a slip is answered at once.
-from symgen.book import notebooks, runs
-from symgen.book.runs import BookError
+from symgen.book import editions, presets, runs
+from symgen.book.presets import BookError
 
 CTRL_C = signal.default_int_handler
 # Those that came: what they raise in the middle of a library may be taken for an error of its own.
@@ -81,12 +81,12 @@ def run(
 
     Those whose code, parameters and libraries are unchanged are skipped.
     """
-    book, given = runs.book_folder(), dict(given)
-    names = runs.choose_chapters(book, chapters)
+    book, given = presets.book_folder(), dict(given)
+    names = presets.choose_chapters(book, chapters)
     if store and given:
         raise BookError("--store keeps a preset as it is: leave out -p, or leave out --store")
     for name in names:  # all of it is checked before the first hour is spent
-        runs.resolve(book, name, preset, given)
+        presets.resolve(book, name, preset, given)
     out = out or runs.run_folder(book, preset, given)
     own = [book / name for name in ("chapters", "data", "symgen", "tests", "_static")]
     if out.resolve() == book.resolve() or any(out.resolve().is_relative_to(x) for x in own):
@@ -103,21 +103,13 @@ def run(
         click.echo(f"[{number}/{len(names)}] {name} (preset {preset})")
         with _doing(f"running {name} (preset {preset}) into {out}"):
             outcome = runs.execute(book, name, preset, given, out, force)
+        click.echo(f"  {outcome.told}", err=outcome.status == "failed")
         if outcome.status == "failed":
             failed.append(name)
-            click.echo(f"  failed: {outcome.error}", err=True)
-            if outcome.path.exists():
-                click.echo(f"  executed so far: {outcome.path}", err=True)
             continue
-        if outcome.status == "unchanged":
-            click.echo(f"  unchanged since its last run, kept: {outcome.path}")
-        else:
-            peak = outcome.info["memory"].get("host")
-            memory = f", {peak:,} MiB at most" if peak else ""
-            click.echo(f"  done in {outcome.seconds:.1f} s{memory}: {outcome.path}")
         if store:
             try:
-                kept = notebooks.store(book, preset, outcome.path)
+                kept = editions.store(book, preset, outcome.path)
                 click.echo(f"  stored: {kept.relative_to(book)}")
             except OSError as error:
                 failed.append(name)
@@ -132,7 +124,7 @@ def run(
 @click.option("--from", "folder", type=Path, help="Take executed chapters from this folder first.")
 def html(edition: str | None, folder: Path | None) -> None:
     """Build the site from outputs that are there already, and print its address."""
-    book = runs.book_folder()
+    book = presets.book_folder()
     with _doing("building the site"):
         from symgen.book import site
 
@@ -142,9 +134,9 @@ def html(edition: str | None, folder: Path | None) -> None:
 @app.command()
 def verify() -> None:
     """Fail where stored outputs of preset quick are not what today's code would give."""
-    book = runs.book_folder()
-    names = runs.chapter_names(book)
-    stale, old = notebooks.verify(book, names)
+    book = presets.book_folder()
+    names = presets.chapter_names(book)
+    stale, old = editions.verify(book, names)
     for name, reasons in old.items():
         click.echo(f"older than the code: {name}: {'; '.join(reasons)}")
     for name, reasons in stale.items():
@@ -167,7 +159,7 @@ def sweep(grid: Path, scheduler: str | None, out: Path | None, workers: int) -> 
     """
     from symgen.book import sweeps
 
-    book = runs.book_folder()
+    book = presets.book_folder()
     plan = sweeps.read_plan(book, grid)
     out = out or book / "_build" / "sweeps" / grid.stem
     runs.make_folder(out)
@@ -198,7 +190,7 @@ def cache(kind: str | None, clear: bool, yes: bool) -> None:
     except OSError as error:
         raise BookError(str(error)) from None
     if kind is not None and kind not in kinds:
-        raise runs.unknown("kind of stored result", kind, kinds)
+        raise presets.unknown("kind of stored result", kind, kinds)
     chosen = kinds if kind is None else {kind: kinds[kind]}
     for name, folder in chosen.items():
         files = {path: path.lstat() for path in stored_files(folder)}

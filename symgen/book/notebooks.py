@@ -1,4 +1,4 @@
-"""Executed chapters as files: read, bring up to date, rid of machine paths, store, verify."""
+"""Notebooks of chapters as files: identified, read, written, brought up to date, scrubbed."""
 
 import contextlib
 import copy
@@ -67,13 +67,18 @@ def identity(notebook: nbformat.NotebookNode, preset: str, parameters: Mapping) 
     return {**parts, "fingerprint": fingerprint(parts)}
 
 
-def read_executed(path: Path) -> nbformat.NotebookNode | None:
-    """Return an executed chapter, or None where there is none, or none whole."""
+def read_notebook(path: Path) -> nbformat.NotebookNode | None:
+    """Return a notebook, or None where there is none, or none whole."""
     try:
-        notebook = nbformat.read(path, as_version=4)
+        return nbformat.read(path, as_version=4)
     except UNREADABLE:
         return None
-    return notebook if "fingerprint" in notebook.metadata.get("symgen", {}) else None
+
+
+def read_executed(path: Path) -> nbformat.NotebookNode | None:
+    """Return an executed chapter, or None where there is none, or none whole."""
+    notebook = read_notebook(path)
+    return notebook if notebook and "fingerprint" in notebook.metadata.get("symgen", {}) else None
 
 
 def write_notebook(
@@ -203,24 +208,26 @@ def drop_progress(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """Return an executed chapter without its progress bars, which say nothing once it has run."""
     clean = copy.deepcopy(notebook)
     state = clean.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
-    references = {i: set(re.findall(r"IPY_MODEL_(\w+)", json.dumps(state[i]))) for i in state}
-    bars = {i for i in state if state[i].get("model_name") == "FloatProgressModel"}
-    bars |= {i for i in state if references[i] & bars}
-    shown = set()
+    refers = {i: set(re.findall(r"IPY_MODEL_(\w+)", json.dumps(state[i]))) for i in state}
+    names = {i: state[i].get("model_name", "") for i in state}
+    bars = {i for i in state if names[i] == "FloatProgressModel"}
+    bars |= {i for i in state if refers[i] & bars}
+    shown: set = set()
     for cell in clean.cells:
         if cell.cell_type == "code":
-            views = [o.get("data", {}).get(WIDGET_VIEW, {}).get("model_id") for o in cell.outputs]
-            kept = [(o, v) for o, v in zip(cell.outputs, views, strict=True) if v not in bars]
-            cell.outputs = [o for o, _ in kept]
-            shown |= {v for _, v in kept if v}
+            cell.outputs = [output for output in cell.outputs if _view(output) not in bars]
+            shown.update(filter(None, map(_view, cell.outputs)))
     # What a shown widget refers to stays, and so do the links between shown widgets.
-    links = {i for i in state if "Link" in state[i].get("model_name", "")}
-    while grown := {i for s in shown for i in references.get(s, ())} - shown:
+    while grown := {i for s in shown for i in refers.get(s, ())} - shown:
         shown |= grown
-    shown |= {i for i in links if references[i] & shown}
+    shown |= {i for i in state if "Link" in names[i] and refers[i] & shown}
     for i in set(state) - shown:
         del state[i]
     return clean
+
+
+def _view(output: Mapping) -> str | None:
+    return output.get("data", {}).get(WIDGET_VIEW, {}).get("model_id")
 
 
 def _replace(node: Any, change) -> None:
@@ -233,82 +240,3 @@ def _replace(node: Any, change) -> None:
             node[key] = change(value)
         elif isinstance(value, (dict, list)):
             _replace(value, change)
-
-
-def edition_folder(book: Path, preset: str) -> Path:
-    """Return where a preset's stored copies lie; those of quick are the chapters themselves."""
-    return book / "chapters" if preset == "quick" else book / "data" / "editions" / preset
-
-
-def edition_tables(book: Path, preset: str) -> Path:
-    """Return where the result tables of a preset's stored copies lie."""
-    return book / "data" / "editions" / preset / "tables"
-
-
-def store(book: Path, preset: str, executed: Path) -> Path:
-    """Put an executed chapter and its tables among the stored ones; return its path there."""
-    path = edition_folder(book, preset) / executed.name
-    ran = nbformat.read(executed, as_version=4)
-    source = nbformat.read(book / "chapters" / executed.name, as_version=4)
-    # Prose may have been mended since the run.
-    stored = scrub(refresh(ran, source) or ran, book, executed.stem)
-    tables = own_tables(ran, executed.parent / "tables", executed.stem)
-    folder = edition_tables(book, preset)
-    # This folder is the book's own, and an author may have cleared what tells of older tables.
-    write_notebook(stored, path, tables, folder, folder.glob(f"{path.stem}.*.csv"))
-    return path
-
-
-def edition_names(book: Path) -> list[str]:
-    """Return the names of the stored editions other than quick."""
-    folder = book / "data" / "editions"
-    return sorted(p.name for p in folder.glob("*") if any(p.glob("*.ipynb")))
-
-
-def problems(stored: nbformat.NotebookNode, source: nbformat.NotebookNode) -> list[str]:
-    """Return why a stored chapter does not show what today's code would, or an empty list."""
-    about = stored.metadata.get("symgen")
-    if not about:
-        return ["it holds no outputs of a run"]
-    found = []
-    parts = {key: value for key, value in about.items() if key in IDENTITY}
-    if fingerprint(parts) != about.get("fingerprint"):
-        found.append("its fingerprint does not match what it says it was made from")
-    if about.get("sources") != sources_fingerprint(source):
-        found.append("its code cells were changed after it ran")
-    if about.get("code") != chapter_code(source):
-        found.append("symgen's code was changed after it ran")
-    outputs = [output for cell in own_code(stored) for output in cell.outputs]
-    if not outputs:
-        found.append("it holds no outputs")
-    if any(output.output_type == "error" for output in outputs):
-        found.append("it shows an error")
-    record = provenance_record(stored)
-    if inputs_changed(record, None, about["preset"]):
-        found.append("results of other chapters that it shows were changed after it ran")
-    return found
-
-
-def verify(book: Path, chapters: Iterable[str]) -> tuple[dict, dict]:
-    """Compare the stored outputs with today's code.
-
-    Returns:
-        The chapters whose quick outputs are stale, with the reasons; and the chapters of other
-        editions that are, which is no fault: a GPU or a cluster is needed to renew them.
-    """
-    stale, old = {}, {}
-    for name in chapters:
-        source = nbformat.read(book / "chapters" / f"{name}.ipynb", as_version=4)
-        found = problems(source, source)
-        if tables_changed(source, edition_tables(book, "quick"), name):
-            found.append("its tables are not those of its run")
-        if source.metadata.get("symgen", {}).get("parameters"):
-            found.append("it ran with parameters other than the notebook's own")
-        if found:
-            stale[name] = found
-        for edition in edition_names(book):
-            path = edition_folder(book, edition) / f"{name}.ipynb"
-            stored = read_executed(path)
-            if path.exists() and (found := problems(stored, source) if stored else ["damaged"]):
-                old[f"{edition}/{name}"] = found
-    return stale, old

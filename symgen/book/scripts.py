@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from symgen.book.runs import BookError
+from symgen.book.presets import BookError
 from symgen.storage import atomic
 
 # As in a package-lock.json: npm unpacks no archive with another checksum, and none outside its

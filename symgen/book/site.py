@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,10 @@ import nbformat
 import pandas as pd
 import yaml
 
-from symgen.book.notebooks import (
-    edition_folder,
-    edition_names,
-    problems,
-    provenance_record,
-    read_executed,
-    refresh,
-    scrub,
-    write_notebook,
-)
+from symgen.book import notebooks
+from symgen.book.editions import edition_folder, edition_names, problems
+from symgen.book.presets import BookError, chapter_names, read_chapter, read_yaml, unknown
 from symgen.book.processes import ended_with_us
-from symgen.book.runs import BookError, chapter_names, read_chapter, read_yaml, unknown
 from symgen.book.scripts import fetch_scripts
 from symgen.fingerprints import PACKAGE, fingerprint
 from symgen.literal import plain
@@ -54,29 +45,21 @@ def build(book: Path, edition: str | None = None, folder: Path | None = None) ->
     if folder is not None and not folder.is_dir():
         raise BookError(f"no folder {folder}: run the chapters first, with `symgen run all`")
     sources = [f for f in (folder, edition and edition_folder(book, edition)) if f]
-    with _alone(book / "_build"):
-        for leftover in (book / "_build").glob("site-*"):  # of a build that was killed
-            shutil.rmtree(leftover, ignore_errors=True)
-        return _build(book, sources)
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time build here; another waits."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(folder / ".site.lock")
+    (book / "_build").mkdir(exist_ok=True)
+    lock = filelock.FileLock(book / "_build" / ".site.lock")
     try:
         held = lock.acquire(blocking=False)
     except filelock.Timeout:
         print("Waiting for another build of this site ...", flush=True)
         held = lock.acquire()
     with held:
-        yield
+        return _build(book, sources)
 
 
 def _build(book: Path, sources: list[Path]) -> Path:
+    for leftover in (book / "_build").glob("site-*"):  # of this build, or of one that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
     stage, site = book / "_build" / "site-src", book / "_build" / "html"
-    stage.mkdir()
     _stage(book, stage, sources)
     first = site / f"{read_yaml(book / '_toc.yml')['root']}.html"
     stamp = site / STAMP
@@ -95,15 +78,15 @@ def _build(book: Path, sources: list[Path]) -> Path:
 
 def _stage(book: Path, stage: Path, sources: list[Path]) -> None:
     """Lay out everything the site is made of in one folder."""
-    for name in ("_static", "_toc.yml", "references.bib"):
-        copy = shutil.copytree if (book / name).is_dir() else shutil.copyfile
-        copy(book / name, stage / name)
-    (stage / "chapters").mkdir()
+    (stage / "chapters").mkdir(parents=True)
+    shutil.copytree(book / "_static", stage / "_static")
+    for name in ("_toc.yml", "references.bib"):
+        shutil.copyfile(book / name, stage / name)
     for page in (book / "chapters").glob("*.md"):
         text = TABLE.sub(lambda m: _table(book, m[1], sources), page.read_text(encoding="utf-8"))
         (stage / "chapters" / page.name).write_text(text, encoding="utf-8")
     for name in chapter_names(book):
-        write_notebook(_page(book, name, sources), stage / "chapters" / f"{name}.ipynb")
+        notebooks.write_notebook(_page(book, name, sources), stage / "chapters" / f"{name}.ipynb")
     config = read_yaml(book / "_config.yml")
     options = config.setdefault("sphinx", {}).setdefault("config", {})
     if vendor := fetch_scripts(book / "_build" / "vendor"):
@@ -144,10 +127,10 @@ def _costs(book: Path, sources: list[Path]) -> pd.DataFrame:
     rows = {}
     for name in chapter_names(book):
         for folder in folders:
-            executed = read_executed(folder / f"{name}.ipynb")
+            executed = notebooks.read_executed(folder / f"{name}.ipynb")
             if executed is None or (name, executed.metadata.symgen["preset"]) in rows:
                 continue
-            about, record = executed.metadata.symgen, provenance_record(executed)
+            about, record = executed.metadata.symgen, notebooks.provenance_record(executed)
             rows[name, about["preset"]] = {
                 "chapter": f"[{name}]({name})",
                 "preset": plain(about["preset"]),
@@ -165,39 +148,26 @@ def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:
     for folder in sources:
         left = folder / f"{name}.failed.ipynb"
         failed = failed or (left if left.is_file() else None)
-        executed = read_executed(folder / f"{name}.ipynb")
+        executed = notebooks.read_executed(folder / f"{name}.ipynb")
         # Beside a failed run lies what an earlier one has left, perhaps of other code.
         if executed and not (left == failed and problems(executed, own)):
-            page = scrub(refresh(executed, own) or executed, book, name)
+            page = notebooks.scrub(notebooks.refresh(executed, own) or executed, book, name)
             break
-    for number, cell in enumerate(page.cells):
+    for cell in page.cells:
         if cell.cell_type == "markdown" and cell.source.startswith("# "):
             title, _, rest = cell.source.partition("\n")
-            about = _failure(failed, page) + _summary(page, own)
-            page.cells[number : number + 1] = [
-                _text(part, identity)
-                for part, identity in ((title, cell.id), (about, "edition"), (rest, "after-title"))
-                if part.strip()
-            ]
+            cell.source = f"{title}\n\n{_failure(failed, page)}{_summary(page, own)}\n\n{rest}"
             break
     return page
-
-
-def _text(source: str, identity: str) -> nbformat.NotebookNode:
-    cell = nbformat.v4.new_markdown_cell(source.strip())
-    cell.id = identity
-    return cell
 
 
 def _failure(failed: Path | None, page: nbformat.NotebookNode) -> str:
     """Return the line that says that the last run failed, and where; "" if it did not."""
     if failed is None:
         return ""
-    cells, where = [], "without an error in a cell: its process was ended"
+    where = "without an error in a cell: its process was ended"
     # A run that was killed may leave half a file.
-    with contextlib.suppress(OSError, ValueError, nbformat.ValidationError):
-        cells = nbformat.read(failed, as_version=4).cells
-    for cell in cells:
+    for cell in getattr(notebooks.read_notebook(failed), "cells", []):
         for output in cell.get("outputs", []):
             if output.output_type == "error":
                 line = next(iter(cell.source.strip().splitlines()), "")
@@ -214,7 +184,7 @@ def _failure(failed: Path | None, page: nbformat.NotebookNode) -> str:
 
 
 def _summary(page: nbformat.NotebookNode, own: nbformat.NotebookNode) -> str:
-    about, record = page.metadata.get("symgen"), provenance_record(page)
+    about, record = page.metadata.get("symgen"), notebooks.provenance_record(page)
     if not about:
         return '<p class="edition">This chapter has not been executed yet.</p>'
     parts = [f"Preset <b>{plain(about['preset'])}</b>"]

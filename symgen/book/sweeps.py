@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import psutil
 
-from symgen.book import runs
+from symgen.book import presets
+from symgen.book.presets import BookError
 from symgen.book.processes import ended_with_us
-from symgen.book.runs import BookError
 from symgen.fingerprints import fingerprint
 
 MOST_RUNS = 10_000  # of one sweep
@@ -37,9 +37,9 @@ def read_plan(book: Path, grid: Path) -> Plan:
     """
     if not grid.is_file():
         raise BookError(f"no file {grid}: expected is a YAML file with chapter, preset and grid")
-    read = runs.read_yaml(grid)
+    read = presets.read_yaml(grid)
     for key in set(read) - set(known := ["chapter", "preset", "grid"]):
-        raise runs.unknown(f"key in {grid.name}", key, known)
+        raise presets.unknown(f"key in {grid.name}", key, known)
     axes = read.get("grid")
     if not isinstance(axes, dict) or not all(isinstance(v, list) and v for v in axes.values()):
         raise BookError(
@@ -53,11 +53,11 @@ def read_plan(book: Path, grid: Path) -> Plan:
         )
     wanted = read.get("chapter") or []
     wanted = wanted if isinstance(wanted, list) else [wanted]
-    chapters = runs.choose_chapters(book, map(str, wanted))
+    chapters = presets.choose_chapters(book, map(str, wanted))
     combinations = [dict(zip(axes, v, strict=True)) for v in itertools.product(*axes.values())]
     plan = Plan(chapters, str(read.get("preset", "quick")), combinations)
     for chapter in chapters:
-        runs.resolve_all(book, chapter, plan.preset, combinations)
+        presets.resolve_all(book, chapter, plan.preset, combinations)
     return plan
 
 

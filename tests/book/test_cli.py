@@ -17,8 +17,7 @@ import pytest
 from click.testing import CliRunner
 from conftest import ROOT, small_chapter
 
-from symgen.book import cli, runs, sweeps
-from symgen.book import notebooks as editions
+from symgen.book import cli, editions, notebooks, presets, runs, sweeps
 
 
 def symgen(*arguments):
@@ -39,12 +38,12 @@ def executed(book, name, folder="_build/runs/quick"):
 
 REFUSALS = [
     (["run"], ["no chapter named", "'all'", "a_first, b_second"]),
-    (["run", "a_frist"], ["unknown chapter 'a_frist'", "'a_first'", "Known: a_first, b_second"]),
+    (["run", "a_frist"], ["unknown chapter 'a_frist'", '"a_first"', "Known: a_first, b_second"]),
     (["run", "zzzz"], ["unknown chapter 'zzzz'", "Known: a_first, b_second"]),
-    (["run", "all", "--preset", "quik"], ["unknown preset 'quik'", "'quick'", "quick, cpu"]),
+    (["run", "all", "--preset", "quik"], ["unknown preset 'quik'", '"quick"', "quick, cpu"]),
     (
         ["run", "a_first", "-p", "raet", "1"],
-        ["unknown parameter of a_first 'raet'", "'rate'", "preset, n, rate, dataset, fail"],
+        ["unknown parameter of a_first 'raet'", '"rate"', "preset, n, rate, dataset, fail"],
     ),
     (["run", "a_first", "-p", "n", "--force"], ["'n' of a_first", "'--force'"]),
     (["run", "a_first", "--out", "chapters"], ["--out chapters", "part of the book itself"]),
@@ -94,6 +93,9 @@ SLIPS = [
     (["run", "all", "--preset", "quik"], 2),
     (["run", "00_planted_logic", "-p", "nosuch", "1"], 2),
     (["run", "00_planted_logic", "-p", "n", "many"], 2),
+    (["run", "01_interaction_extraction", "-p", "network", "resnet"], 2),
+    (["run", "02_order_generalization", "-p", "dataset", "digts"], 2),
+    (["run", "05_llm_interactions", "-p", "model", "tiny-lama"], 2),
 ]
 
 
@@ -115,7 +117,7 @@ def test_names_and_values_are_checked_before_a_kernel_starts(book, monkeypatch):
         if parameters["dataset"] == "digts":
             raise ValueError("no data set digts: take digits")
 
-    monkeypatch.setattr(runs, "check_parameters", check_parameters)
+    monkeypatch.setattr(presets, "check_parameters", check_parameters)
     result = symgen("run", "a_first", "-p", "dataset", "digts", "-p", "n", "4")
     assert (result.exit_code, result.stderr) == (2, "symgen: no data set digts: take digits\n")
     assert seen == [("a_first", 4, 0.1)]
@@ -133,8 +135,8 @@ def test_a_refusal_says_what_was_given_what_is_known_and_what_to_do(book, argume
 
 def test_outside_a_book_the_projects_own_is_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert (runs.book_folder() / "symgen").is_dir()
-    monkeypatch.setattr(runs, "PACKAGE", tmp_path / "site-packages" / "symgen")
+    assert (presets.book_folder() / "symgen").is_dir()
+    monkeypatch.setattr(presets, "PACKAGE", tmp_path / "site-packages" / "symgen")
     result = symgen("run", "all")
     assert result.exit_code == 2
     assert "no book found in" in result.stderr
@@ -143,7 +145,7 @@ def test_outside_a_book_the_projects_own_is_found(tmp_path, monkeypatch):
 
 def test_parameters_are_read_as_yaml():
     def read(text, default):
-        return runs._value("chapter", "name", text, default)
+        return presets._value("chapter", "name", text, default)
 
     assert read("8", 3) == 8
     assert read("1e-3", 0.1) == 0.001
@@ -179,7 +181,7 @@ def test_a_run_is_recorded_and_not_repeated_until_something_changes(book):
     chapter = book / "chapters" / "a_first.ipynb"
     change(chapter, "Its goals.", "Its aims.")
     assert "unchanged" in symgen("run", "a_first").output
-    page = editions.refresh(first, nbformat.read(chapter, as_version=4))
+    page = notebooks.refresh(first, nbformat.read(chapter, as_version=4))
     assert "Its aims." in page.cells[0].source
     assert page.cells[3].outputs == first.cells[3].outputs
 
@@ -215,7 +217,7 @@ def test_a_preset_reaches_the_chapter_and_can_be_overridden(book):
     symgen("run", "a_first", "--preset", "cpu", "--out", "here")
     ran = executed(book, "a_first", "here")
     assert ran.metadata.symgen.memory.host > 10
-    record = editions.provenance_record(ran)
+    record = notebooks.provenance_record(ran)
     assert (record["preset"], record["parameters"]["n"]) == ("cpu", 5)
     symgen("run", "a_first", "--preset", "cpu", "-p", "n", "6", "--out", "here")
     assert executed(book, "a_first", "here").metadata.symgen.parameters.n == 6
@@ -262,7 +264,7 @@ def test_a_failed_run_keeps_the_good_copy_and_its_tables(book):
     assert symgen("run", "a_first").exit_code == 1
     assert executed(book, "a_first") == good
     assert (out / "tables/a_first.small.csv").read_text() == "n\n3\n"
-    code = editions.own_code(executed(book, "a_first.failed"))
+    code = notebooks.own_code(executed(book, "a_first.failed"))
     kinds = [[o.output_type for o in cell.outputs] for cell in code]
     assert kinds[2][-1] == "error" and "error" not in kinds[0] + kinds[1] + kinds[3]
 
@@ -285,20 +287,20 @@ def test_a_chapter_whose_kernel_dies_shows_where(book):
     result = symgen("run", "all")
     assert result.exit_code == 1
     assert "DeadKernelError" in result.stderr and "1 of 2 failed: a_first" in result.stderr
-    code = editions.own_code(executed(book, "a_first.failed"))
+    code = notebooks.own_code(executed(book, "a_first.failed"))
     assert [cell.outputs[0].ename for cell in code if cell.outputs] == ["DeadKernelError"]
     assert code[2].outputs
 
 
 def test_a_chapter_that_cannot_be_written_does_not_stop_the_others(book, monkeypatch):
-    write = runs.write_notebook
+    write = notebooks.write_notebook
 
     def full(notebook, path, *rest):
         if path.name.startswith("a_first"):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         write(notebook, path, *rest)
 
-    monkeypatch.setattr(runs, "write_notebook", full)
+    monkeypatch.setattr(notebooks, "write_notebook", full)
     result = symgen("run", "all")
     assert result.exit_code == 1
     assert "No space left on device" in result.stderr
@@ -471,7 +473,7 @@ def test_a_signal_that_a_library_takes_for_its_own_error_ends_the_run(book, monk
             os.kill(os.getpid(), number)
             time.sleep(60)
         except BaseException as error:
-            return runs.Outcome(name, "failed", book / "none", error=repr(error))
+            return runs.Outcome("failed", book / "none", repr(error))
 
     monkeypatch.setattr(runs, "execute", execute)
     before = signal.signal(signal.SIGINT, cli.CTRL_C)
@@ -493,7 +495,9 @@ def test_a_killed_run_is_continued_by_the_next(book):
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as process:
         deadline = time.monotonic() + 120
-        while not (out / "b_second.partial.ipynb").exists() and time.monotonic() < deadline:
+        while (
+            not (out / ".b_second.partial/b_second.ipynb").exists() and time.monotonic() < deadline
+        ):
             time.sleep(0.2)
         os.kill(process.pid, signal.SIGKILL)
     assert (out / "a_first.ipynb").exists()
@@ -592,7 +596,7 @@ def test_scrub_leaves_binary_data_alone(book):
     )
     notebook = small_chapter("a_first")
     notebook.cells[3].outputs = [output]
-    data = editions.scrub(notebook, book, "a_first").cells[3].outputs[0].data
+    data = notebooks.scrub(notebook, book, "a_first").cells[3].outputs[0].data
     assert data == {"image/png": f"{home}/", "text/html": f"x{home}/ ~/z"}
 
 
@@ -603,7 +607,7 @@ def test_widgets_are_numbered_alike_in_every_run(book):
         notebook.cells[3].outputs = [nbformat.v4.new_output("display_data", view)]
         state = {"state": {identifier: {"model_name": "IntSliderModel"}}}
         notebook.metadata.widgets = {"application/vnd.jupyter.widget-state+json": state}
-        return editions.scrub(notebook, book, "a_first")
+        return notebooks.scrub(notebook, book, "a_first")
 
     assert with_widget("a" * 32) == with_widget("b" * 32)
 
@@ -654,7 +658,7 @@ def test_verify_names_what_is_stale_and_why(stored, monkeypatch):
     assert "no outputs of a run" in reasons()
 
     path.write_text(fresh)
-    monkeypatch.setattr(editions, "code_fingerprint", lambda *modules: "f" * 16)
+    monkeypatch.setattr(notebooks, "code_fingerprint", lambda *modules: "f" * 16)
     result = symgen("verify")
     assert "stale: a_first" in result.stderr
     assert "stale: b_second" in result.stderr
@@ -798,7 +802,7 @@ def test_a_sweep_over_several_chapters_runs_them_all(book, monkeypatch):
 
 
 def test_a_sweep_with_too_many_runs_is_refused_before_any_work(book, monkeypatch):
-    monkeypatch.setattr(runs, "resolve_all", None)
+    monkeypatch.setattr(presets, "resolve_all", None)
     values = list(range(1000))
     (book / "grid.yml").write_text(f"chapter: a_first\ngrid: {{n: {values}, rate: {values}}}\n")
     result = symgen("sweep", "grid.yml")
@@ -826,7 +830,7 @@ SWEEPS = [
     ("chapter: a_first\ngrid: {n: 3}\n", "list of values for each parameter"),
     ("chapter: a_frist\ngrid: {n: [3]}\n", "unknown chapter 'a_frist'"),
     ("chapter: a_first\ngrid: {m: [3]}\n", "unknown parameter of a_first 'm'"),
-    ("chapter: a_first\ngird: {n: [3]}\ngrid: {n: [3]}\n", "'gird'; did you mean 'grid'?"),
+    ("chapter: a_first\ngird: {n: [3]}\ngrid: {n: [3]}\n", "'gird'. Did you mean \"grid\"?"),
     ("- a\n", "must hold a mapping"),
     ("a: [\n", "grid.yml cannot be read as YAML: line 2, column 1: "),
 ]
@@ -878,14 +882,14 @@ def test_progress_bars_leave_executed_chapters_and_other_widgets_stay():
         for key, name in model.items()
     }
     shown = [
-        nbformat.v4.new_output("display_data", {editions.WIDGET_VIEW: {"model_id": key}})
+        nbformat.v4.new_output("display_data", {notebooks.WIDGET_VIEW: {"model_id": key}})
         for key in ("box", "slider")
     ]
     notebook = nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell("run()", outputs=shown)],
-        metadata={"widgets": {editions.WIDGET_STATE: {"state": state}}},
+        metadata={"widgets": {notebooks.WIDGET_STATE: {"state": state}}},
     )
-    clean = editions.drop_progress(notebook)
-    kept = clean.metadata["widgets"][editions.WIDGET_STATE]["state"]
+    clean = notebooks.drop_progress(notebook)
+    kept = clean.metadata["widgets"][notebooks.WIDGET_STATE]["state"]
     assert set(kept) == {"slider", "layout", "link"}
-    assert [o.data[editions.WIDGET_VIEW]["model_id"] for o in clean.cells[0].outputs] == ["slider"]
+    assert [o.data[notebooks.WIDGET_VIEW]["model_id"] for o in clean.cells[0].outputs] == ["slider"]

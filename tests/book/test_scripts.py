@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from symgen.book import scripts
-from symgen.book.runs import BookError
+from symgen.book.presets import BookError
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,10 @@ import yaml
 from conftest import ROOT, small_chapter
 
 import symgen
-from symgen.book import notebooks as editions
-from symgen.book import runs, site
+from symgen.book import notebooks, presets, site
 from symgen.book.chapter import Provenance
 from symgen.book.notebooks import WIDGET_STATE, WIDGET_VIEW
+from symgen.book.scripts import fetch_scripts
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
@@ -43,7 +43,7 @@ def book(tmp_path_factory) -> Path:
     skip = shutil.ignore_patterns(".*", "_build", "__pycache__", "*.egg-info")
     shutil.copytree(ROOT, folder, ignore=skip)
     (folder / "_build").mkdir()
-    if site.fetch_scripts(ROOT / "_build" / "vendor"):
+    if fetch_scripts(ROOT / "_build" / "vendor"):
         (folder / "_build" / "vendor").symlink_to(ROOT / "_build" / "vendor")
     return folder
 
@@ -81,7 +81,7 @@ def test_markers_in_pages_become_tables():
     text = site._table(ROOT, "paper/reported.csv Appendix K", [])
     assert "VGG-11 on CIFAR-10 | 28 | percent" in text
     costs = site._table(ROOT, "costs", [])
-    for name in runs.chapter_names(ROOT):
+    for name in presets.chapter_names(ROOT):
         assert f"| [{name}]({name}) | quick |" in costs
     for page in (ROOT / "chapters").glob("*.md"):
         for marker in re.findall(r"<!-- table: (.+?) -->", page.read_text()):
@@ -245,9 +245,9 @@ def small(tmp_path, book) -> Path:
     return folder
 
 
-def add(folder, *notebooks):
+def add(folder, *chapters):
     names = []
-    for notebook in notebooks:
+    for notebook in chapters:
         names.append(notebook.cells[0].source.split()[3])
         nbformat.write(notebook, folder / "chapters" / f"{names[-1]}.ipynb")
     files = [{"file": f"chapters/{name}"} for name in names]
@@ -486,7 +486,7 @@ def test_beside_a_failed_run_an_earlier_one_counts_if_it_is_current(small, quick
     folder = tmp_path / "runs"
     failed_run(folder, "a_whole")
     earlier = executed("a_whole", [shown(value="of an earlier day")])
-    about = editions.identity(earlier, "quick", {})
+    about = notebooks.identity(earlier, "quick", {})
     earlier.metadata["symgen"] = {**about, "seconds": 1.0, "memory": {}}
     nbformat.write(earlier, folder / "a_whole.ipynb")
     page = (site.build(small, folder=folder).parent / "a_whole.html").read_text()

@@ -15,7 +15,7 @@ SHARE, COUNT, ORDER, NATS, ODDS = 0.02, 0.05, 0.05, 0.02, 0.05
 
 
 def count(dynamics: Dynamics) -> Judgement:
-    """N falls from the untrained network to its lowest point on the way, and rises from there on.
+    """Finding 1: N falls from the untrained network to its lowest point on the way, and rises from there on.
 
     On the way means at a checkpoint between the first and the last. The lowest point is picked on
     one half of the samples and measured on the other, both ways round. Changes are told as shares
@@ -26,7 +26,7 @@ def count(dynamics: Dynamics) -> Judgement:
 
 
 def power(dynamics: Dynamics) -> Judgement:
-    """H rises from the untrained network to its peak on the way, and falls from there on.
+    """Finding 2: H rises from the untrained network to its peak on the way, and falls from there on.
 
     On the way means at a checkpoint between the first and the last. The peak is picked on one half
     of the samples and measured on the other, both ways round. Changes up to 0.02 count as none.
@@ -36,7 +36,7 @@ def power(dynamics: Dynamics) -> Judgement:
 
 
 def gap(dynamics: Dynamics) -> Judgement:
-    """From the peak of H on the way to the end, H falls and the loss gap widens.
+    """Finding 3: from the peak of H on the way to the end, H falls and the loss gap widens.
 
     H is measured as for finding 2. The gap is the mean loss on test samples less that on training
     samples, at most 500 of each; it is compared between the peak of the mean H and the end. Falls
