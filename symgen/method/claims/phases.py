@@ -15,7 +15,7 @@ SHARE, COUNT, ORDER, NATS, ODDS = 0.02, 0.05, 0.05, 0.02, 0.05
 
 
 def count(dynamics: Dynamics) -> Judgement:
-    """Finding 1: N falls from the untrained network to its lowest point on the way, and rises from there on.
+    """Finding 1: N falls from the untrained network to its lowest point on the way, then rises.
 
     On the way means at a checkpoint between the first and the last. The lowest point is picked on
     one half of the samples and measured on the other, both ways round. Changes are told as shares
@@ -26,7 +26,7 @@ def count(dynamics: Dynamics) -> Judgement:
 
 
 def power(dynamics: Dynamics) -> Judgement:
-    """Finding 2: H rises from the untrained network to its peak on the way, and falls from there on.
+    """Finding 2: H rises from the untrained network to its peak on the way, then falls.
 
     On the way means at a checkpoint between the first and the last. The peak is picked on one half
     of the samples and measured on the other, both ways round. Changes up to 0.02 count as none.
