@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,29 +45,21 @@ def build(book: Path, edition: str | None = None, folder: Path | None = None) ->
     if folder is not None and not folder.is_dir():
         raise BookError(f"no folder {folder}: run the chapters first, with `symgen run all`")
     sources = [f for f in (folder, edition and edition_folder(book, edition)) if f]
-    with _alone(book / "_build"):
-        for leftover in (book / "_build").glob("site-*"):  # of a build that was killed
-            shutil.rmtree(leftover, ignore_errors=True)
-        return _build(book, sources)
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time build here; another waits."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(folder / ".site.lock")
+    (book / "_build").mkdir(exist_ok=True)
+    lock = filelock.FileLock(book / "_build" / ".site.lock")
     try:
         held = lock.acquire(blocking=False)
     except filelock.Timeout:
         print("Waiting for another build of this site ...", flush=True)
         held = lock.acquire()
     with held:
-        yield
+        return _build(book, sources)
 
 
 def _build(book: Path, sources: list[Path]) -> Path:
+    for leftover in (book / "_build").glob("site-*"):  # of this build, or of one that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
     stage, site = book / "_build" / "site-src", book / "_build" / "html"
-    stage.mkdir()
     _stage(book, stage, sources)
     first = site / f"{read_yaml(book / '_toc.yml')['root']}.html"
     stamp = site / STAMP
@@ -87,10 +78,10 @@ def _build(book: Path, sources: list[Path]) -> Path:
 
 def _stage(book: Path, stage: Path, sources: list[Path]) -> None:
     """Lay out everything the site is made of in one folder."""
-    for name in ("_static", "_toc.yml", "references.bib"):
-        copy = shutil.copytree if (book / name).is_dir() else shutil.copyfile
-        copy(book / name, stage / name)
-    (stage / "chapters").mkdir()
+    (stage / "chapters").mkdir(parents=True)
+    shutil.copytree(book / "_static", stage / "_static")
+    for name in ("_toc.yml", "references.bib"):
+        shutil.copyfile(book / name, stage / name)
     for page in (book / "chapters").glob("*.md"):
         text = TABLE.sub(lambda m: _table(book, m[1], sources), page.read_text(encoding="utf-8"))
         (stage / "chapters" / page.name).write_text(text, encoding="utf-8")
@@ -162,34 +153,21 @@ def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:
         if executed and not (left == failed and problems(executed, own)):
             page = notebooks.scrub(notebooks.refresh(executed, own) or executed, book, name)
             break
-    for number, cell in enumerate(page.cells):
+    for cell in page.cells:
         if cell.cell_type == "markdown" and cell.source.startswith("# "):
             title, _, rest = cell.source.partition("\n")
-            about = _failure(failed, page) + _summary(page, own)
-            page.cells[number : number + 1] = [
-                _text(part, identity)
-                for part, identity in ((title, cell.id), (about, "edition"), (rest, "after-title"))
-                if part.strip()
-            ]
+            cell.source = f"{title}\n\n{_failure(failed, page)}{_summary(page, own)}\n\n{rest}"
             break
     return page
-
-
-def _text(source: str, identity: str) -> nbformat.NotebookNode:
-    cell = nbformat.v4.new_markdown_cell(source.strip())
-    cell.id = identity
-    return cell
 
 
 def _failure(failed: Path | None, page: nbformat.NotebookNode) -> str:
     """Return the line that says that the last run failed, and where; "" if it did not."""
     if failed is None:
         return ""
-    cells, where = [], "without an error in a cell: its process was ended"
+    where = "without an error in a cell: its process was ended"
     # A run that was killed may leave half a file.
-    with contextlib.suppress(OSError, ValueError, nbformat.ValidationError):
-        cells = nbformat.read(failed, as_version=4).cells
-    for cell in cells:
+    for cell in getattr(notebooks.read_notebook(failed), "cells", []):
         for output in cell.get("outputs", []):
             if output.output_type == "error":
                 line = next(iter(cell.source.strip().splitlines()), "")
