@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from symgen.masking.prompts import Prompt, draw_prompts
     from symgen.masking.spans import draw_words
     from symgen.method.dynamics import Dynamics, track
-    from symgen.method.language import LanguageStudy, Tuning
+    from symgen.method.language import LanguageStudy
     from symgen.method.phases import phases
     from symgen.method.statistics import Interval, interval
     from symgen.method.study import Study
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         remove,
         transfer,
     )
+    from symgen.method.tuning import Tuning
     from symgen.models.config import TrainingConfig
     from symgen.models.language import LanguageModel, open_language_model
     from symgen.models.registry import build_network

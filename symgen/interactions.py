@@ -254,18 +254,32 @@ class Interactions:
             save_file(tensors, temporary, metadata={"format": FORMAT, "n": json.dumps(self.n)})
 
     @classmethod
-    def from_moebius(cls, v: Float[Tensor, "*batch state"]) -> "Interactions":
-        """Return the one exact model that uses AND interactions only (no split, no noise).
+    def from_moebius(cls, v: Float[Tensor, "*batch state"], share: float = 1.0) -> "Interactions":
+        r"""Return the exact model that gives a share of v to AND and the rest to OR (Theorem 1).
 
-        Its gap is NaN: nothing is known of how far it is from the sparsest.
+        .. math:: I^\text{and}_T = \alpha \sum_{L \subseteq T} (-1)^{|T|-|L|} v(L), \qquad
+                  I^\text{or}_T = (\alpha - 1) \sum_{L \subseteq T} (-1)^{|T|-|L|} v(N \setminus L)
+
+        It matches v whatever the share. Its gap is NaN: nothing is known of how far it is from the
+        sparsest.
+
+        Args:
+            v: outputs on all masked states.
+            share: alpha; by default AND gets all.
+
+        Example:
+            >>> v = torch.tensor([0.0, 1.0, 1.0, 1.0])  # an OR of two variables
+            >>> [Interactions.from_moebius(v, share).objective.item() for share in (1, 0.5, 0)]
+            [3.0, 2.0, 1.0]
         """
         v = v.to(torch.float64)
-        effects = moebius(v)
-        effects[..., 0] = 0.0
-        size = effects.abs().sum(-1)
+        and_, or_ = share * moebius(v), (share - 1) * moebius(v.flip(-1))
+        order = interaction_order(count_variables(v)).to(v.device)
+        # An OR of one variable is an AND of it.
+        and_, or_ = torch.where(order == 1, and_ + or_, and_) * (order > 0), or_ * (order > 1)
+        size = (and_.abs() + or_.abs()).sum(-1)
         gap = torch.full_like(size, torch.nan)
-        ends = v[..., 0].clone(), v[..., -1].clone()
-        return cls(effects, torch.zeros_like(effects), ends[0], size, gap, ends[1])
+        return cls(and_, or_, v[..., 0].clone(), size, gap, v[..., -1].clone())
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Interactions":

@@ -36,8 +36,7 @@ def no_math(text: object) -> str:
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """Return `` did you mean "x"?`` for the known name that holds or is most like `given`, or "".
-    """
+    """Return `` Did you mean "x"?`` for the known name that holds or is most like `given`."""
     known, given = [str(k) for k in known], str(given)
     found = [k for k in known if given and given.lower() in k.lower()]
     found = found or difflib.get_close_matches(given, known, n=1, cutoff=0.5)

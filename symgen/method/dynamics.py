@@ -141,12 +141,14 @@ class Dynamics:
         Returns:
             The change from the first checkpoint to the extreme; from there to the last; and from
             the first to where, before the extreme, the other half lies farthest on the other
-            side. NaN where a value does not exist, or no checkpoint lies between.
+            side. NaN where a value does not exist, or the other half has no extreme.
         """
         values, guide = self.curves[name], side * self.curves[by or name]
         found = torch.full((3, len(values)), torch.nan, dtype=values.dtype)
-        for half, other in halves(len(values)) if len(self.steps) > 2 else []:
+        for half, other in halves(len(values)):
             seen = guide[other].nanmean(0)
+            if seen[1:-1].isnan().all():
+                continue
             top = 1 + int(seen[1:-1].nan_to_num(nan=-math.inf).argmax())
             astray = int(seen[:top].nan_to_num(nan=math.inf).argmin())
             first, back, at, last = values[half][:, [0, astray, top, -1]].T

@@ -80,7 +80,7 @@ class Witnesses:
             seed: of these.
 
         Raises:
-            ValueError: without a draw, a baseline, or for other shapes.
+            ValueError: without a draw, or for other shapes.
         """
         check_draws(draws)
         generator = torch.Generator().manual_seed(seed)
@@ -140,30 +140,32 @@ class Witnesses:
         part, whole = (x.abs()[..., kept].sum((-2, -1)) for x in (part, whole))
         return part / whole.where((whole > 0) & self.defined, torch.nan)
 
-    def lift(self, k: int, rule: str = "any") -> Float[Tensor, "sample"]:
-        """Return H of every sample with k baselines, less its chance level."""
-        return self.power(k, rule) - self.power(k, rule, chance=True)
+    def lift(self, k: int) -> Float[Tensor, "sample"]:
+        """Return H of every sample with any of k baselines, less its chance level."""
+        return self.power(k) - self.power(k, chance=True)
+
+    def level(self, k: int, rule: str = "any") -> tuple[Interval, Interval]:
+        """Return the mean of H with k baselines over samples, and the same less its chance level.
+
+        The 95 % interval is in both the one of a share: differences to chance, sample by sample,
+        are nearly equal where hits are rare, and theirs would be too narrow.
+        """
+        return _less_chance(*(self.power(k, rule, chance=c) for c in (False, True)))
 
     def gain(
         self, first: int, last: int, orders: Iterable[int] | None = None
     ) -> tuple[Interval, Interval]:
-        """Return how much H of some orders grows with further baselines, and how much by chance.
+        """Return by how much H of some orders grows with further baselines; see `level`.
 
         Args:
             first, last: numbers of baselines.
             orders: those that count; all without.
 
         Returns:
-            The mean growth over samples with its 95 % interval; and the same less the mean growth
-            by chance. Growth is a share, and its interval that of one: where growth is rare, the
-            differences to chance are nearly equal in samples that have none.
+            The mean growth over samples, and the same less the mean growth by chance.
         """
-        observed, luck = (
-            self.power(last, orders=orders, chance=c) - self.power(first, orders=orders, chance=c)
-            for c in (False, True)
-        )
-        grown, chance = interval(observed, share=True), interval(luck).mean
-        return grown, Interval(*(end - chance for end in grown))
+        options = ({"orders": orders, "chance": c} for c in (False, True))
+        return _less_chance(*(self.power(last, **x) - self.power(first, **x) for x in options))
 
     def hits(self, count: int, chance: bool = False) -> Float[Tensor, "sample"]:
         """Return which share of the salient strength exactly so many baselines share."""
@@ -173,6 +175,11 @@ class Witnesses:
         """Return which share of the strength that at most one baseline shares is shared by one."""
         none, one = (self.chance if chance else self.observed)[:2]
         return self._share(one, none + one)
+
+
+def _less_chance(observed: Tensor, luck: Tensor) -> tuple[Interval, Interval]:
+    found, chance = interval(observed, share=True), interval(luck).mean
+    return found, Interval(*(end - chance for end in found))
 
 
 def _by_count(
@@ -196,10 +203,12 @@ def power_by_number(found: Mapping[str, Witnesses]) -> pd.DataFrame:
     rows = []
     for label, some in found.items():
         for k in some.numbers:
+            power, above = some.level(k)
+            luck = interval(some.power(k, chance=True), share=True)
             row = {"label": label, "baselines": k}
-            row |= _ends("power", interval(some.power(k), share=True), "power_")
-            row |= _ends("chance", interval(some.power(k, chance=True), share=True), "chance_")
-            rows.append(row | _ends("lift", interval(some.lift(k)), "lift_"))
+            for name, value in (("power", power), ("chance", luck), ("lift", above)):
+                row |= _ends(name, value, f"{name}_")
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -275,7 +284,7 @@ def lift_by_rule(found: Mapping[str, Witnesses]) -> pd.DataFrame:
         Columns label, rule, baselines, lift, low95, high95; averages over samples.
     """
     rows = [
-        {"label": label, "rule": rule, "baselines": k} | _ends("lift", interval(some.lift(k, rule)))
+        {"label": label, "rule": rule, "baselines": k} | _ends("lift", some.level(k, rule)[1])
         for label, some in found.items()
         for rule in RULES
         for k in some.numbers

@@ -32,7 +32,7 @@ class Network:
 
 
 NETWORKS: dict[str, Network] = {
-    "cnn": Network(SmallCNN),
+    "cnn": Network(SmallCNN, learning_rate=0.05),
     "resnet20": Network(ResNetCIFAR),
     **{name: Network(resnet(name)) for name in ("resnet18", "resnet50", "resnet101")},
     **{name: Network(vgg(name), learning_rate=0.01) for name in ("vgg11", "vgg16", "vgg19")},

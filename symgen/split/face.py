@@ -1,4 +1,4 @@
-"""Splits besides the one that `sparsify` gives: in fixed shares, and all that are as sparse."""
+"""The optimal face: all models that are as sparse as the one that `sparsify` gives."""
 
 import numpy as np
 import pandas as pd
@@ -7,39 +7,11 @@ from jaxtyping import Float
 from scipy.optimize import OptimizeResult, linprog
 from torch import Tensor
 
-from symgen.interactions import Interactions
 from symgen.split.sparsify import sparsify
-from symgen.transforms import and_or_outputs, count_variables, interaction_order, moebius
+from symgen.transforms import and_or_outputs, count_variables, interaction_order
 
 # Half a minute; above, the many dense programs take many.
 MAX_VARIABLES = 8
-
-
-def split_in_shares(v: Float[Tensor, "*batch state"], share: float) -> Interactions:
-    r"""Return the model that gives a share of v to AND and the rest to OR (Theorem 1).
-
-    .. math:: I^\text{and}_T = \alpha \sum_{L \subseteq T} (-1)^{|T|-|L|} v(L), \qquad
-              I^\text{or}_T = -(1 - \alpha) \sum_{L \subseteq T} (-1)^{|T|-|L|} v(N \setminus L)
-
-    It matches v whatever the share; its gap is NaN.
-
-    Args:
-        v: outputs on all masked states.
-        share: alpha; 1 gives all to AND and 0 all to OR.
-
-    Example:
-        >>> v = torch.tensor([0.0, 1.0, 1.0, 1.0])  # an OR of two variables
-        >>> [split_in_shares(v, share).objective.item() for share in (1, 0.5, 0)]
-        [3.0, 2.0, 1.0]
-    """
-    v = v.to(torch.float64)
-    and_, or_ = share * moebius(v), (share - 1) * moebius(v.flip(-1))
-    order = interaction_order(count_variables(v)).to(v.device)
-    and_ = torch.where(order == 1, and_ + or_, and_) * (order > 0)
-    or_ = or_ * (order > 1)
-    size = (and_.abs() + or_.abs()).sum(-1)
-    gap = torch.full_like(size, torch.nan)
-    return Interactions(and_, or_, v[..., 0].clone(), size, gap, v[..., -1].clone())
 
 
 def optimal_face(v: Float[Tensor, "*batch state"]) -> pd.DataFrame:

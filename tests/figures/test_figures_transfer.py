@@ -191,8 +191,9 @@ def test_bars_of_two_metrics_stand_side_by_side(networks):
 
 
 def test_every_study_has_its_panel_of_cuts(networks):
-    rows = [power_table({s: (*networks, {"metric": "similarity", "least": s}) for s in (0.1, 0.8)},
-                        {"1-2": (1, 2)}).assign(panel=name) for name in ("a", "b", "$c$")]  # fmt: skip
+    cases = {s: (*networks, {"metric": "similarity", "least": s}) for s in (0.1, 0.8)}
+    table = power_table(cases, {"1-2": (1, 2)})
+    rows = [table.assign(panel=name) for name in ("a", "b", "$c$")]
     figure, _ = figures.plot_similarity_cuts(pd.concat(rows))
     assert [ax.get_title() for ax in figure.axes if ax.axison] == ["a", "b", r"\$c\$"]
     assert [ax.axison for ax in figure.axes] == [True, True, True, False]

@@ -125,7 +125,8 @@ def test_a_turn_lies_between_the_ends_and_may_be_that_of_another_quantity():
     assert (to, back, astray) == (-4, 2, 0)
     found.curves["mean_order"][:, 1] = 7
     assert found.turn("mean_order", -1)[2].tolist() == [2] * 4
-    assert all(x.isnan().all() for x in followed(power=[[0.1, 0.2]] * 4).turn("power", 1))
+    for nothing in ([[0.1, 0.2]] * 4, [[0.1, 0.9, 0.2]], [[0.1, math.nan, 0.2]] * 4):
+        assert all(x.isnan().all() for x in followed(power=nothing).turn("power", 1))
 
 
 def test_changes_since_t2_are_picked_by_the_other_half():

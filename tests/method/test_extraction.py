@@ -14,7 +14,6 @@ import symgen
 from symgen.interactions import Interactions
 from symgen.method import extraction
 from symgen.method.transfer import interaction_count
-from symgen.split.face import split_in_shares
 
 seeds = st.integers(0, 10**6)
 
@@ -99,7 +98,7 @@ def test_labels_of_sets_say_the_type():
 
 def test_splits_of_one_output():
     v = noise_values(4, 1)[0]
-    splits = {"AND": split_in_shares(v, 1), "OR": split_in_shares(v, 0)}
+    splits = {"AND": Interactions.from_moebius(v, 1), "OR": Interactions.from_moebius(v, 0)}
     splits["wrong"] = dataclasses.replace(splits["AND"], bias=v[0] + 0.25)
     table = extraction.split_table(v, splits, top=2).set_index("split")
     assert table["strength"].tolist() == pytest.approx(

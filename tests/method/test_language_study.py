@@ -13,7 +13,8 @@ from symgen.data.texts import split_texts
 from symgen.interactions import Interactions
 from symgen.masking.prompts import Prompt
 from symgen.method import language
-from symgen.method.language import LanguageStudy, Tuning, strongest_table
+from symgen.method.language import LanguageStudy, strongest_table
+from symgen.method.tuning import Tuning
 
 pytest.importorskip("transformers")
 

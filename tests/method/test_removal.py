@@ -1,6 +1,7 @@
 """Removal keeps its books: strengths, gaps and shares agree with their definitions."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 

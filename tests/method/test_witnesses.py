@@ -135,6 +135,9 @@ def test_tables_have_a_row_for_every_number_choice_order_and_rule():
         ("a", 1), ("a", 2), ("a", 3), ("b", 1), ("b", 2)]  # fmt: skip
     assert power.lift.tolist() == pytest.approx((power.power - power.chance).tolist())
     assert power.power[1] == pytest.approx(float(found["a"].power(2).mean()))
+    assert power.lift[1] == pytest.approx(float(found["a"].lift(2).mean()))
+    widths = [power[f"{name}_high95"] - power[f"{name}_low95"] for name in ("power", "lift")]
+    assert widths[0].tolist() == pytest.approx(widths[1].tolist())
 
     choices = witnesses.power_of_choices(cases)
     assert choices.groupby(["label", "baselines"]).size().tolist() == [3, 3, 1, 2, 1]

@@ -9,7 +9,8 @@ from outputs import planted
 from scipy.optimize import linprog
 
 import symgen
-from symgen.split.face import optimal_face, split_in_shares
+from symgen.interactions import Interactions
+from symgen.split.face import optimal_face
 from symgen.transforms import and_or_outputs
 
 pytestmark = pytest.mark.filterwarnings("ignore::symgen.split.sparsify.DeadOutputWarning")
@@ -25,7 +26,7 @@ def noise_values(n: int, seed: int, samples: int = 1) -> torch.Tensor:
 @given(seed=seeds, n=st.integers(1, 6), share=st.floats(-1, 2))
 def test_every_share_matches_and_follows_the_contract(seed, n, share):
     v = noise_values(n, seed, 2)
-    found = split_in_shares(v, share)
+    found = Interactions.from_moebius(v, share)
     torch.testing.assert_close(found.predict(), v, rtol=0, atol=1e-10)
     assert (found.effects[..., 0] == 0).all() and (found.or_[..., found.order == 1] == 0).all()
     assert torch.allclose(found.objective, found.effects.abs().sum((-2, -1)))
@@ -35,10 +36,11 @@ def test_every_share_matches_and_follows_the_contract(seed, n, share):
 @given(seed=seeds, n=st.integers(1, 6))
 def test_shares_of_all_and_of_nothing(seed, n):
     v = noise_values(n, seed)
-    found = split_in_shares(v, 1.0)
-    assert torch.equal(found.effects, symgen.Interactions.from_moebius(v).effects)
+    found = Interactions.from_moebius(v, 1.0)
+    assert (found.or_ == 0).all()
+    assert torch.equal(found.and_[:, 1:], symgen.moebius(v)[:, 1:])
     # With the masked and the present exchanged, what was AND is OR.
-    turned = split_in_shares(-v.flip(-1), 0.0)
+    turned = Interactions.from_moebius(-v.flip(-1), 0.0)
     several = found.order > 1
     assert torch.allclose(turned.or_[:, several], found.and_[:, several])
     assert (turned.and_[:, several] == 0).all()

@@ -9,33 +9,34 @@ from symgen.method.dynamics import Dynamics
 from symgen.method.spectra import order_thirds, uncancelled
 from symgen.method.statistics import interval
 
-# Differences up to these count as none: of shares, orders, losses (nats) and strengths (log odds).
-SHARE, ORDER, NATS, ODDS = 0.02, 0.05, 0.02, 0.05
+# Differences up to these count as none: of shares, counts (over their mean), orders, losses (nats)
+# and strengths (log odds).
+SHARE, COUNT, ORDER, NATS, ODDS = 0.02, 0.05, 0.05, 0.02, 0.05
 
 
 def count(dynamics: Dynamics) -> Judgement:
-    """N falls from the untrained network to its lowest point on the way, and rises from there on.
+    """Finding 1: N falls from the untrained network to its lowest point on the way, then rises.
 
     On the way means at a checkpoint between the first and the last. The lowest point is picked on
-    one half of the samples and measured on the other, both ways round. Changes up to 5 % of the
-    mean N count as none. Where N has clearly risen before it falls, that counts against the claim.
+    one half of the samples and measured on the other, both ways round. Changes are told as shares
+    of the mean N over all checkpoints; those up to 0.05 count as none. Where N has clearly risen
+    before it falls, that counts against the claim.
     """
-    margin = float(f"{0.05 * float(dynamics.curves['count'].mean()):.2g}")
-    return _there_and_back(dynamics, "count", -1, ("N", "lowest"), margin)
+    return _there_and_back(dynamics, "count", -1, ("N", "lowest"), COUNT, "of mean N")
 
 
 def power(dynamics: Dynamics) -> Judgement:
-    """H rises from the untrained network to its peak on the way, and falls from there on.
+    """Finding 2: H rises from the untrained network to its peak on the way, then falls.
 
     On the way means at a checkpoint between the first and the last. The peak is picked on one half
     of the samples and measured on the other, both ways round. Changes up to 0.02 count as none.
     Where H has clearly fallen before it rises, that counts against the claim.
     """
-    return _there_and_back(dynamics, "power", 1, ("H", "largest"), SHARE)
+    return _there_and_back(dynamics, "power", 1, ("H", "largest"), SHARE, "1")
 
 
 def gap(dynamics: Dynamics) -> Judgement:
-    """From the peak of H on the way to the end, H falls and the loss gap widens.
+    """Finding 3: from the peak of H on the way to the end, H falls and the loss gap widens.
 
     H is measured as for finding 2. The gap is the mean loss on test samples less that on training
     samples, at most 500 of each; it is compared between the peak of the mean H and the end. Falls
@@ -51,8 +52,9 @@ def gap(dynamics: Dynamics) -> Judgement:
     if not end.low > NATS and falls.verdict != "shown":
         return Judgement([], samples, f"no loss gap is clearly open at the end: {end:+.2f} nats")
     change = dynamics.gap(dynamics.steps[-1], since=peak)
-    widens = above(f"loss gap, from step {peak} to the end", change, margin=NATS, unit="nats")
-    return Judgement([falls, widens], samples, f"At the end the loss gap is {end:+.2f} nats.")
+    widens = above("loss gap, from there to the end", change, margin=NATS, unit="nats")
+    note = f"The mean H on the way is largest at step {peak}; the gap ends at {end:+.2f} nats."
+    return Judgement([falls, widens], samples, note)
 
 
 def untrained_orders(dynamics: Dynamics) -> Judgement:
@@ -138,7 +140,7 @@ def phase_3(dynamics: Dynamics) -> Judgement:
 
 
 def _there_and_back(
-    dynamics: Dynamics, name: str, side: int, words: tuple[str, str], margin: float
+    dynamics: Dynamics, name: str, side: int, words: tuple[str, str], margin: float, unit: str
 ) -> Judgement:
     """Judge that a quantity moves to an extreme (1: largest, -1: lowest) first, and then back."""
     (symbol, most), there, back = words, *((above, below) if side > 0 else (below, above))
@@ -146,12 +148,14 @@ def _there_and_back(
     at, samples = _extreme(dynamics, name, side), _known(turned[0])
     if at is None or len(dynamics.steps) < 3:
         return Judgement([], samples, _missing(dynamics, symbol))
-    to, after, astray = map(interval, turned)
+    scale = 1.0 if unit == "1" else float(dynamics.curves[name].mean()) or 1.0
+    to, after, astray = (interval(change / scale) for change in turned)
+    about = {"margin": margin, "unit": unit}
     contrasts = [
-        there(f"{symbol}, untrained to where it is {most} on the way", to, margin=margin),
-        back(f"{symbol}, from there to the end", after, margin=margin),
+        there(f"{symbol}, untrained to where it is {most} on the way", to, **about),
+        back(f"{symbol}, from there to the end", after, **about),
     ]
-    detour = there(f"{symbol}, untrained to farthest astray before that", astray, margin=margin)
+    detour = there(f"{symbol}, untrained to farthest astray before that", astray, **about)
     contrasts += [detour] * (detour.verdict == "opposite")
     return Judgement(contrasts, samples, f"The mean {symbol} is {most} at step {at}.")
 
