@@ -17,43 +17,36 @@ def stored_kinds() -> list[Path]:
 
     A link is never one, wherever it leads.
     """
-    top = cache_folder()
-    return [Path(e.path) for e in _entries(top, folders=True) if _marked(Path(e.path))]
+    found = []
+    for folder in _entries(cache_folder(), folders=True):
+        with contextlib.suppress(OSError, ValueError):
+            tag = folder / TAG
+            if not tag.is_symlink() and tag.read_text(encoding="utf-8") == TAGGED:
+                found.append(folder)
+    return found
 
 
-def _marked(folder: Path) -> bool:
-    tag = folder / TAG
-    with contextlib.suppress(OSError, ValueError):
-        return not tag.is_symlink() and tag.read_text(encoding="utf-8") == TAGGED
-    return False
+def _entries(
+    folder: Path, folders: bool = False, named: re.Pattern | None = None
+) -> Iterator[Path]:
+    """Yield the folders or the files in a folder, by name, links being neither.
 
-
-def _entries(folder: Path, folders: bool) -> Iterator[os.DirEntry]:
-    """Yield the folders or the files in a folder, by name, links being neither."""
+    With a pattern, only those of such a name, and temporary files of one.
+    """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
         for entry in sorted(found, key=lambda e: e.name):
             kind = entry.is_dir if folders else entry.is_file
-            if kind(follow_symlinks=False):
-                yield entry
-
-
-def _own(folder: Path, names: re.Pattern) -> list[Path]:
-    """Return the files in a folder that have such a name, or are temporary files of one."""
-
-    def known(name: str) -> bool:
-        part = PART.fullmatch(name)
-        return bool(names.fullmatch(part["name"] if part else name))
-
-    return [Path(e.path) for e in _entries(folder, folders=False) if known(e.name)]
-
-
-def _runs(kind: Path) -> list[Path]:
-    return [Path(e.path) for e in _entries(kind, folders=True) if RESULT.fullmatch(e.name)]
+            part = PART.fullmatch(entry.name)
+            name = part["name"] if part else entry.name
+            if kind(follow_symlinks=False) and (named is None or named.fullmatch(name)):
+                yield Path(entry.path)
 
 
 def stored_files(kind: Path) -> list[Path]:
     """Return the files of results in a folder of `stored_kinds`; what others put there is none."""
-    return [*_own(kind, RESULT), *(file for run in _runs(kind) for file in _own(run, OF_A_RUN))]
+    runs = _entries(kind, folders=True, named=RESULT)
+    of_runs = [file for run in runs for file in _entries(run, named=OF_A_RUN)]
+    return [*_entries(kind, named=RESULT), *of_runs]
 
 
 def clear_kind(kind: Path) -> int:
@@ -64,7 +57,7 @@ def clear_kind(kind: Path) -> int:
     """
     for path in stored_files(kind):
         path.unlink(missing_ok=True)
-    for run in _runs(kind):
+    for run in list(_entries(kind, folders=True, named=RESULT)):
         with contextlib.suppress(OSError):  # not empty
             run.rmdir()
     left = [name for name in os.listdir(kind) if name != TAG]

@@ -106,8 +106,7 @@ def run(
         click.echo(f"  {outcome.told}", err=outcome.status == "failed")
         if outcome.status == "failed":
             failed.append(name)
-            continue
-        if store:
+        elif store:
             try:
                 kept = editions.store(book, preset, outcome.path)
                 click.echo(f"  stored: {kept.relative_to(book)}")
@@ -166,8 +165,10 @@ def sweep(grid: Path, scheduler: str | None, out: Path | None, workers: int) -> 
     about = f"{' '.join(plan.chapters)}, {len(plan.combinations)} runs"
     click.echo(f"{about} (preset {plan.preset}) into {out}")
     failed = False
-    with _doing(f"sweeping {about}; call it again to continue"):
-        results = sweeps.carry_out(plan, out, scheduler, workers)
+    with (
+        _doing(f"sweeping {about}; call it again to continue"),
+        contextlib.closing(sweeps.carry_out(plan, out, scheduler, workers)) as results,
+    ):
         for number, (values, found) in enumerate(results, 1):
             told = f"{found['status']} {found['error']}".strip()
             click.echo(f"[{number}/{len(plan.combinations)}] {values}: {told}")

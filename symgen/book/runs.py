@@ -76,14 +76,10 @@ def execute(
         executed = _papermill(book, chapter, parameters, aside / path.name)
         about["seconds"] = round(time.perf_counter() - started, 1)
         about["memory"] = notebooks.provenance_record(executed).get("memory", {})
-        executed.metadata = nbformat.from_dict(
-            {
-                "kernelspec": KERNEL,
-                "language_info": {"name": "python", "file_extension": ".py"},
-                "symgen": about,
-                **{k: v for k, v in executed.metadata.items() if k == "widgets"},
-            }
-        )
+        widgets = {k: v for k, v in executed.metadata.items() if k == "widgets"}
+        language = {"name": "python", "file_extension": ".py"}
+        known = {"kernelspec": KERNEL, "language_info": language, "symgen": about}
+        executed.metadata = nbformat.from_dict({**known, **widgets})
         done = notebooks.drop_progress(notebooks.refresh(executed, source))
         # Only what an earlier run wrote is replaced: others may keep files beside it.
         replaced = notebooks.own_tables(notebooks.read_executed(path), tables, chapter)
@@ -113,20 +109,15 @@ def _papermill(
 
     # A kernel talks over a local port that others on the machine could listen to.
     private = {"transport_encryption": "auto"} if zmq.has("curve") else {}
-    return papermill.execute_notebook(
-        _plain(book / "chapters" / f"{chapter}.ipynb"),
-        _plain(copy),
-        parameters=dict(parameters) or None,
-        kernel_name=KERNEL["name"],
-        language=KERNEL["language"],
-        cwd=str(book / "chapters"),
-        config=Config({"KernelManager": private}),
-    )
-
-
-def _plain(path: Path) -> str:
     # papermill fills braces in file names from the parameters.
-    return str(path.resolve()).replace("{", "{{").replace("}", "}}")
+    paths = [
+        str(path.resolve()).replace("{", "{{").replace("}", "}}")
+        for path in (book / "chapters" / f"{chapter}.ipynb", copy)
+    ]
+    return papermill.execute_notebook(
+        *paths, dict(parameters) or None, kernel_name=KERNEL["name"], language=KERNEL["language"],
+        cwd=str(book / "chapters"), config=Config({"KernelManager": private}),
+    )  # fmt: skip
 
 
 def _with_error(
@@ -140,11 +131,9 @@ def _with_error(
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     if not any(output.output_type == "error" for cell in code for output in cell.outputs):
         begun = [c for c in code if c.metadata.get("papermill", {}).get("start_time")]
-        text = f"{type(error).__name__}: {error}"
-        shown = nbformat.v4.new_output(
-            "error", ename=type(error).__name__, evalue=str(error), traceback=[text]
-        )
-        (begun or code)[-1 if begun else 0].outputs.append(shown)
+        about = {"ename": type(error).__name__, "evalue": str(error)}
+        shown = nbformat.v4.new_output("error", **about, traceback=[": ".join(about.values())])
+        (begun[-1:] or code)[0].outputs.append(shown)
     return notebook
 
 

@@ -1,6 +1,7 @@
 """Build the book's site from executed chapters, strictly, and so that it works offline."""
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -124,20 +125,18 @@ def _cell(value: Any) -> str:
 def _costs(book: Path, sources: list[Path]) -> pd.DataFrame:
     """Return what each chapter took at each preset, from its executed copies."""
     folders = [*sources, *(edition_folder(book, e) for e in ("quick", *edition_names(book)))]
-    rows = {}
-    for name in chapter_names(book):
-        for folder in folders:
-            executed = notebooks.read_executed(folder / f"{name}.ipynb")
-            if executed is None or (name, executed.metadata.symgen["preset"]) in rows:
-                continue
+    rows: dict[tuple[str, str], dict] = {}
+    for name, folder in itertools.product(chapter_names(book), folders):
+        if executed := notebooks.read_executed(folder / f"{name}.ipynb"):
             about, record = executed.metadata.symgen, notebooks.provenance_record(executed)
-            rows[name, about["preset"]] = {
+            found = {
                 "chapter": f"[{name}]({name})",
                 "preset": plain(about["preset"]),
                 "seconds": round(record.get("seconds", about["seconds"])),
                 "memory (MiB)": about["memory"].get("host", ""),
                 "machine": plain(record.get("device", "")),
             }
+            rows.setdefault((name, about["preset"]), found)
     return pd.DataFrame(rows.values())
 
 

@@ -85,24 +85,16 @@ def carry_out(
             command += ["-p", name, value if isinstance(value, str) else json.dumps(value)]
         commands.append([*command, "--out", str(out.resolve() / folder)])
     rows: dict[int, dict] = {}
-    with contextlib.closing(_each(commands, scheduler, workers)) as results:
-        for k, result in results:
-            rows[k] = {**plan.combinations[k], **result, "folder": folders[k]}
-            with atomic(out / "index.csv") as temporary:
-                pd.DataFrame([rows[k] for k in sorted(rows)]).to_csv(temporary, index=False)
-            yield plan.combinations[k], result
-
-
-def _each(
-    commands: list[list[str]], scheduler: str | None, workers: int
-) -> Iterator[tuple[int, dict]]:
-    """Yield the number and the result of each command as it ends."""
     with _pool(scheduler, workers) as pool:
         # Every command is a process of its own: notebooks do not share one event loop.
         numbers = {pool.submit(_run_one, command): k for k, command in enumerate(commands)}
         try:
             for done in as_completed(numbers):
-                yield numbers[done], done.result()
+                k = numbers[done]
+                rows[k] = {**plan.combinations[k], **done.result(), "folder": folders[k]}
+                with atomic(out / "index.csv") as temporary:
+                    pd.DataFrame([rows[k] for k in sorted(rows)]).to_csv(temporary, index=False)
+                yield plan.combinations[k], rows[k]
         finally:  # reached early where a signal stops the sweep
             for future in numbers:
                 future.cancel()
