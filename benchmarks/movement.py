@@ -44,14 +44,16 @@ def _chapter(name: str, one: Path, other: Path) -> dict:
     path = one / f"{name}.claims.csv"
     if not path.is_file():
         return {**row, "claims": 0, "verdicts changed": 0, "shift": np.nan}
-    keys = ["claim", "setting"]
+    # One row a contrast; which orders or boundaries it falls back on may differ.
+    keys = ["claim", "setting", "measure", "bound"]
     both = pd.read_csv(path).merge(
         pd.read_csv(other / path.name), on=keys, suffixes=("", "_other"), validate="one_to_one"
     )
     half = (both["high95"] - both["low95"]) / 2
     shift = (both["value"] - both["value_other"]).abs() / half.where(half > 0)
-    changed = (both["verdict"] != both["verdict_other"]).sum()
-    return {**row, "claims": len(both), "verdicts changed": int(changed), "shift": shift.max()}
+    judged = both.drop_duplicates(["claim", "setting"])
+    changed = (judged["verdict"] != judged["verdict_other"]).sum()
+    return {**row, "claims": len(judged), "verdicts changed": int(changed), "shift": shift.max()}
 
 
 def main() -> None:

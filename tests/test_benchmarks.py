@@ -79,8 +79,9 @@ def test_the_command_knows_its_groups():
 def test_movement_counts_what_moved_and_how_far_claims_did(tmp_path):
     table = pd.DataFrame({"step": [0, 1], "power": [0.5, 0.25], "seconds": [1.0, 2.0]})
     claims = pd.DataFrame(
-        {"claim": ["a", "b"], "setting": "here", "value": [0.5, 1.0], "low95": [0.4, 1.0],
-         "high95": [0.6, 1.0], "verdict": ["shown", "partly"]}
+        {"claim": ["a", "b", "b"], "setting": "here", "measure": ["H", "N", "H"], "bound": 0.0,
+         "value": [0.5, 1.0, 2.0], "low95": [0.4, 1.0, 1.0], "high95": [0.6, 1.0, 3.0],
+         "verdict": ["shown", "undecided", "undecided"]}
     )  # fmt: skip
     for name, by in (("one", 0.0), ("other", 0.05)):
         folder = tmp_path / name / "tables"
@@ -89,9 +90,10 @@ def test_movement_counts_what_moved_and_how_far_claims_did(tmp_path):
             folder / "01.dynamics.csv", index=False
         )
         claims.assign(
-            value=claims["value"] + [by, 0], verdict=["shown", "partly" if not by else "not shown"]
+            value=claims["value"] + [by, 0, 0],
+            verdict=["shown", *["absent" if by else "undecided"] * 2],
         ).to_csv(folder / "01.claims.csv", index=False)
     (row,) = movement.compare(tmp_path / "one", tmp_path / "other").to_dict("records")
-    assert row["numbers"] == 4 + 6 and row["moved"] == pytest.approx(0.2)
+    assert row["numbers"] == 4 + 12 and row["moved"] == pytest.approx(2 / 16)
     assert (row["claims"], row["verdicts changed"]) == (2, 1)
     assert row["shift"] == pytest.approx(0.5)
