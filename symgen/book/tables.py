@@ -174,6 +174,23 @@ def _claimed(one: Contrast) -> str:
     return f"{'above' if one.side > 0 else 'below'} {one.bound:g}{off}"
 
 
+def compared(results: pd.DataFrame) -> pd.DataFrame:
+    """Return what the paper claims, and what became of each claim in every setting.
+
+    Args:
+        results: the tables ``claims`` of all chapters, of `read_results`; perhaps none.
+
+    Returns:
+        Columns of ``data/paper/claims.csv``, and of the results; claims that nothing was measured
+        for have no preset, and the verdict "not tested".
+    """
+    columns = ["claim", "preset", "setting", "measure", "value", "low95", "high95", "unit",
+               "samples", "verdict"]  # fmt: skip
+    found = results.reindex(columns=columns).astype({"claim": object, "verdict": object})
+    table = reported("claims").merge(found, on="claim", how="left")
+    return table.assign(verdict=table["verdict"].fillna("not tested"))
+
+
 def claims_table(table: pd.DataFrame) -> Page:
     """Return the claims as a table: under each, what every setting measured.
 
