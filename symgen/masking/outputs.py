@@ -32,7 +32,6 @@ from symgen.interactions import Interactions
 from symgen.masking.causal import causal_outputs
 from symgen.masking.hooks import (
     Cut,
-    Inputs,
     call,
     check_value,
     cut_at,
@@ -121,7 +120,7 @@ def masked_outputs(
 
 def extract(
     model: nn.Module,
-    inputs: Inputs,
+    inputs: Any,
     variables: ImageVariables | TextVariables,
     mask_value: MaskValue | Callable[[nn.Module], MaskValue | None] | None,
     *,
@@ -133,7 +132,7 @@ def extract(
 
     Args:
         model: any module.
-        inputs: x and y, as `masked_outputs` takes them as x and target.
+        inputs: with x and y, such as the samples of a data set; see `masked_outputs`.
         variables: of the same samples.
         mask_value: what masked variables are replaced with.
         noise, tol: see `sparsify`.
