@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from symgen.book.chapter import Chapter
     from symgen.data.datasets import load_dataset
     from symgen.interactions import Interactions
+    from symgen.masking.hooks import Inputs
     from symgen.masking.mask_values import mean_feature
     from symgen.masking.outputs import extract, masked_outputs
     from symgen.masking.patches import draw_patches
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from symgen.method.phases import phases
     from symgen.method.statistics import Interval, interval
     from symgen.method.study import Study
+    from symgen.method.trainings import Trainings
     from symgen.method.transfer import (
         HIGH_ORDERS,
         LOW_ORDERS,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from symgen.method.tuning import Tuning
     from symgen.models.config import TrainingConfig
     from symgen.models.language import LanguageModel, open_language_model
+    from symgen.models.own import Checkpoints
     from symgen.models.registry import build_network
     from symgen.models.training import train
     from symgen.split.sparsify import sparsify

@@ -13,7 +13,7 @@ import functools
 import hashlib
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -91,37 +91,42 @@ def _digest(digest: Any, value: Any) -> None:
 
 
 @not_a_result
-def code_fingerprint(*used: Callable | str) -> str:
+def code_fingerprint(*used: Callable | str, without: Sequence[Callable] = ()) -> str:
     """Return the fingerprint of what code of symgen does, and all that it reaches.
 
     Args:
         used: functions and classes of symgen, or Python source that imports it, such as a
             chapter's cells. Without any, the whole package.
+        without: functions and classes that the code names for other cases than this one.
 
     Raises:
         ValueError: for a name that symgen does not have.
     """
-    return fingerprint(sorted(reached(*used)))
+    return fingerprint(sorted(reached(*used, without=without)))
 
 
-def reached(*used: Callable | str) -> set[tuple[str, str]]:
+def reached(*used: Callable | str, without: Sequence[Callable] = ()) -> set[tuple[str, str]]:
     """Return the definitions that code depends on, each with its name and what it does.
 
     Args:
-        used: as in `code_fingerprint`.
+        used, without: as in `code_fingerprint`.
     """
+
+    def place(one: Callable) -> tuple[str, str]:
+        module = one.__module__.removeprefix("symgen").removeprefix(".")
+        return module, one.__qualname__.split(".")[0]
+
     pending: list[tuple[str, str]] = []
     for one in used:
         if isinstance(one, str):
             pending += _Code(None, ast.parse(one)).whole().reaches
         else:
-            name = one.__module__.removeprefix("symgen").removeprefix(".")
-            pending.append((name, one.__qualname__.split(".")[0]))
+            pending.append(place(one))
     if not used:
         files = (p.relative_to(PACKAGE).with_suffix("") for p in PACKAGE.rglob("*.py"))
         names = (".".join(p.parts).removesuffix("__init__").rstrip(".") for p in files)
         pending += [(name, "*") for name in names]
-    seen, found = set(pending), set()
+    seen, found = {*pending, *map(place, without)}, set()
     while pending:
         module, asked = pending.pop()
         code = _code(module)
@@ -163,18 +168,23 @@ class _Code:
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             self.definitions[node.name] = [node]
         elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            inside = list(ast.walk(node))
+            # What a comprehension calls its items is no name of the module.
+            own = {x for each in inside if isinstance(each, ast.comprehension)
+                   for x in ast.walk(each.target)}  # fmt: skip
             names = [
                 inner.id
-                for inner in ast.walk(node)
+                for inner in inside
                 if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
-            ]
+                and inner not in own
+            ]  # fmt: skip
             if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.Try, ast.If)) or not names:
                 # It does something to other names, so it counts with every one of them.
                 names = [f"{len(self.statements)} statement"]
                 self.statements += names
             for name in names:
                 self.definitions.setdefault(name, []).append(node)
-            for inner in ast.walk(node):
+            for inner in inside:
                 if _is_import(inner):
                     self.imports.update(_bound(inner))
 

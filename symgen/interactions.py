@@ -1,10 +1,11 @@
 """`Interactions`: the AND and OR effects of a batch of samples, and what can be asked of them."""
 
 import dataclasses
+import html
 import json
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -19,9 +20,13 @@ from symgen.transforms import and_or_outputs, count_variables, interaction_order
 
 if TYPE_CHECKING:
     import shapiq
+    import xarray
 
-FORMAT = "symgen.interactions.2"
+# Files of the format before have neither names nor an identity.
+FORMAT, BEFORE = "symgen.interactions.3", "symgen.interactions.2"
 SALIENT_SHARE = 0.05
+# Interactions that a notebook shows of what it is given.
+SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,6 +45,13 @@ class Interactions:
         gap: certified relative distance of the objective to the optimum, shape (...).
         full: v on the unmasked input, v[N] of the network, shape (...). The model's own d[N] may
             miss it by the noise.
+        names: of the variables, an array of texts (..., n), or None. Given as a list of n names
+            that all samples share, or as one such list for each sample.
+        about: what identifies the network and the inputs; anything JSON can hold.
+
+    Raises:
+        ValueError: for shapes that do not belong together, names of another number of variables
+            or samples, or an identity that JSON cannot hold.
     """
 
     and_: Float[Tensor, "*batch state"]
@@ -48,6 +60,8 @@ class Interactions:
     objective: Float[Tensor, "*batch"]
     gap: Float[Tensor, "*batch"]
     full: Float[Tensor, "*batch"]
+    names: Any = None
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         count_variables(self.and_, "and_")
@@ -56,14 +70,47 @@ class Interactions:
                 "and_ and or_ must have one shape (..., 2**n) and bias the shape (...); got "
                 f"{tuple(self.and_.shape)}, {tuple(self.or_.shape)}, {tuple(self.bias.shape)}"
             )
+        if self.names is not None:
+            object.__setattr__(self, "names", self._named(self.names))
+        if self.about:
+            try:
+                # As it will come back from a file.
+                object.__setattr__(self, "about", json.loads(json.dumps(dict(self.about))))
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"about = {self.about!r:.200} cannot be kept ({error}); expected a mapping of "
+                    "texts, numbers and lists, such as a fingerprint of what is meant"
+                ) from None
+
+    def _named(self, names: Any) -> np.ndarray:
+        """Return names as an array of texts (..., n)."""
+        shape = (*self.bias.shape, self.n)
+        try:
+            found = np.array(names if isinstance(names, np.ndarray) else list(names))
+            if found.ndim == 1 or found.shape == shape:
+                return np.broadcast_to(found.astype(str), shape)
+        except (TypeError, ValueError):  # lists of several lengths
+            found = np.array([len(x) for x in names])
+        raise ValueError(
+            f"names are of shape {found.shape}; expected a list of {self.n} names, or one for each "
+            f"sample: {shape}"
+        )
 
     def __eq__(self, other: object) -> bool:
-        """Return whether all tensors are the same, NaN included."""
+        """Return whether all tensors are the same, NaN included, and names and identity."""
         if not isinstance(other, Interactions):
             return NotImplemented
-        names = [f.name for f in dataclasses.fields(self)]
-        pairs = ([getattr(x, k).cpu().numpy() for x in (self, other)] for k in names)
-        return all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+        mine, others = self.tensors(), other.tensors()
+        pairs = ((mine[k].cpu().numpy(), others[k].cpu().numpy()) for k in mine)
+        return (
+            all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+            and np.array_equal(self.names, other.names)
+            and self.about == other.about
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what was measured, by name: all but the names and the identity."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[:6]}
 
     @property
     def n(self) -> int:
@@ -97,7 +144,10 @@ class Interactions:
 
     def __getitem__(self, index) -> "Interactions":
         """Return the interactions of some samples: any index of the leading axes."""
-        return Interactions(*(getattr(self, f.name)[index] for f in dataclasses.fields(self)))
+        place = np.asarray(index.cpu()) if isinstance(index, Tensor) else index
+        names = None if self.names is None else self.names[place]
+        chosen = {k: x[index] for k, x in self.tensors().items()}
+        return dataclasses.replace(self, **chosen, names=names)
 
     def __len__(self) -> int:
         if self.and_.ndim == 1:
@@ -106,7 +156,7 @@ class Interactions:
 
     def to(self, device: torch.device | str) -> "Interactions":
         """Return a copy on another device."""
-        return Interactions(*(getattr(self, f.name).to(device) for f in dataclasses.fields(self)))
+        return dataclasses.replace(self, **{k: x.to(device) for k, x in self.tensors().items()})
 
     def relabelled(self, labels: Sequence[int]) -> "Interactions":
         """Return the same interactions with variable i renamed to labels[i]."""
@@ -115,7 +165,10 @@ class Interactions:
         states = torch.arange(2**self.n, device=self.and_.device)
         # Entry T of the result is the entry whose renamed index is T.
         source = sum(((states >> label) & 1) << i for i, label in enumerate(labels))
-        return dataclasses.replace(self, and_=self.and_[..., source], or_=self.or_[..., source])
+        names = None if self.names is None else self.names[..., np.argsort(labels)]
+        return dataclasses.replace(
+            self, and_=self.and_[..., source], or_=self.or_[..., source], names=names
+        )
 
     def predict(self) -> Float[Tensor, "*batch state"]:
         """Return d, the output of the logical model on all masked states (Eq. 3)."""
@@ -185,7 +238,8 @@ class Interactions:
 
         Args:
             names: of the n variables of one sample; of several, one such list for each, since
-                samples have variables of their own. The variables' numbers without.
+                samples have variables of their own. Without, the names that are known, or else
+                the variables' numbers.
 
         Returns:
             Columns sample, type ("and" or "or"), members (names joined by commas), order,
@@ -194,7 +248,7 @@ class Interactions:
         effects = self.effects.reshape(-1, 2, 2**self.n).cpu().numpy()
         sample, kind, index = np.nonzero(effects)
         if names is None:
-            labels = [range(self.n)] * len(effects)
+            labels = self._labels()
         else:
             labels = [names] if any(isinstance(x, str) for x in names) else list(names)
         if len(labels) != len(effects) or any(len(x) != self.n for x in labels):
@@ -219,6 +273,71 @@ class Interactions:
         ranked = frame.assign(size=frame["effect"].abs())
         ranked = ranked.sort_values(["sample", "size"], ascending=[True, False], kind="stable")
         return ranked.drop(columns="size").reset_index(drop=True)
+
+    def _labels(self) -> np.ndarray:
+        """Return the names of every sample's variables, or their numbers."""
+        known = range(self.n) if self.names is None else self.names
+        return np.broadcast_to(known, (*self.bias.shape, self.n)).reshape(-1, self.n)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: what these are, and the largest effects."""
+        size = self.effects.abs().flatten()
+        best = size.topk(min(SHOWN, len(size))).indices[: int((size > 0).sum())].cpu().numpy()
+        sample, kind, index = np.unravel_index(best, (self.bias.numel(), 2, 2**self.n))
+        labels = self._labels()
+        rows = pd.DataFrame({
+            "sample": sample,
+            "type": np.array(["and", "or"])[kind],
+            "members": [
+                ", ".join(str(labels[s][i]) for i in self.members(int(t)))
+                for s, t in zip(sample, index, strict=True)
+            ],
+            "effect": self.effects.flatten().cpu().numpy()[best],
+        })  # fmt: skip
+        about = "".join(f"; {k}: {v}" for k, v in self.about.items())
+        told = f"{self.bias.numel()} sample(s), n = {self.n} variables{about}. Largest effects:"
+        table = rows.to_html(index=False, border=0, float_format="{:+.3f}".format)
+        return f"<p>{html.escape(told)}</p>{table}"
+
+    def to_xarray(self, dims: Sequence[str] = ("sample",)) -> "xarray.Dataset":
+        """Return all tensors with named dimensions, for the library xarray.
+
+        Args:
+            dims: names of the leading axes; of one sample there are none.
+
+        Returns:
+            effects (..., type, state), and bias, objective, gap, full and total_effect (...), all
+            in units of v but for the gap; coordinates type ("and" or "or"), state (T), order (of
+            each state) and, where names are known, name (..., variable). The identity is the
+            attribute about, as JSON.
+
+        Raises:
+            ImportError: where xarray is not installed.
+            ValueError: for another number of names than there are leading axes.
+        """
+        try:
+            import xarray
+        except ImportError as error:
+            raise ImportError(
+                "to_xarray needs the library xarray, which is not installed; install it by: "
+                "pip install 'symgen[xarray]'"
+            ) from error
+        dims = tuple(dims) if self.bias.ndim else ()
+        if len(dims) != self.bias.ndim:
+            raise ValueError(
+                f"dims = {dims}: expected a name for each of {self.bias.ndim} leading axes, such "
+                'as ("checkpoint", "sample")'
+            )
+        names = "bias", "objective", "gap", "full", "total_effect"
+        values = {k: (dims, getattr(self, k).cpu().numpy()) for k in names}
+        values["effects"] = (*dims, "type", "state"), self.effects.cpu().numpy()
+        about = {
+            "type": ["and", "or"], "state": np.arange(2**self.n),
+            "order": ("state", self.order.cpu().numpy()),
+        }  # fmt: skip
+        if self.names is not None:
+            about["name"] = (*dims, "variable"), self.names
+        return xarray.Dataset(values, about, {"about": json.dumps(dict(self.about))})
 
     def to_shapiq(self, kind: str = "and") -> "shapiq.InteractionValues":
         """Return one sample's AND (Moebius) or OR (Co-Moebius) effects for shapiq.
@@ -247,11 +366,12 @@ class Interactions:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write to a safetensors file; nothing half-written is ever left behind."""
-        tensors = {
-            f.name: getattr(self, f.name).cpu().contiguous() for f in dataclasses.fields(self)
-        }
+        tensors = {k: x.cpu().contiguous() for k, x in self.tensors().items()}
+        names = None if self.names is None else self.names.tolist()
+        said = {"n": self.n, "names": names, "about": dict(self.about)}
+        metadata = {"format": FORMAT, **{k: json.dumps(v) for k, v in said.items()}}
         with atomic(path) as temporary:
-            save_file(tensors, temporary, metadata={"format": FORMAT, "n": json.dumps(self.n)})
+            save_file(tensors, temporary, metadata=metadata)
 
     @classmethod
     def from_moebius(cls, v: Float[Tensor, "*batch state"], share: float = 1.0) -> "Interactions":
@@ -283,17 +403,20 @@ class Interactions:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Interactions":
-        """Read what `save` wrote.
+        """Read what `save` wrote, also that of the version before, which knew no names.
 
         Raises:
-            ValueError: if the file holds something else, or what older versions wrote.
+            ValueError: if the file holds something else, or what still older versions wrote.
         """
-        names = [f.name for f in dataclasses.fields(cls)]
         try:
             with safe_open(path, framework="pt") as file:
-                found = (file.metadata() or {}).get("format")
-                if found == FORMAT:
-                    return cls(*map(file.get_tensor, names))
+                said = file.metadata() or {}
+                found = said.get("format")
+                if found in (FORMAT, BEFORE):
+                    tensors = (file.get_tensor(f.name) for f in dataclasses.fields(cls)[:6])
+                    names = np.array(json.loads(said.get("names", "null")))
+                    names = names.astype(str) if names.ndim else None
+                    return cls(*tensors, names, json.loads(said.get("about", "{}")))
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged ({error}); save the interactions again") from None
         raise ValueError(

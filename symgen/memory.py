@@ -9,6 +9,8 @@ import psutil
 import torch
 from torch import nn
 
+from symgen.literal import nearest
+
 # Larger batches are slower on CPU: their activations leave the caches.
 LARGEST_BATCH = {"cpu": 64, "cuda": 8192}
 # What one batch may take of the free memory; on CPU also no more than this many bytes.
@@ -25,6 +27,25 @@ class BatchSizeWarning(UserWarning):
 def device_of(model: nn.Module) -> torch.device:
     """Return where a network's first parameter lies; the CPU when it has none."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """Return the type of a network's first floating parameter; float32 when it has none."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def as_dtype(name: str) -> torch.dtype:
+    """Return the floating type of a name.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest.
+    """
+    known = ("float32", "float16", "bfloat16", "float64")
+    if not isinstance(getattr(torch, name, None), torch.dtype):
+        raise ValueError(
+            f'dtype="{name}" is unknown; expected one of {", ".join(known)}.{nearest(name, known)}'
+        )
+    return getattr(torch, name)
 
 
 def free_memory(device: torch.device) -> int:

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from symgen.fingerprints import fingerprint, not_a_result
+from symgen.fingerprints import PACKAGE, fingerprint, not_a_result
 
 
 class DamagedFileWarning(UserWarning):
@@ -42,6 +42,8 @@ def atomic(path: str | os.PathLike) -> Iterator[Path]:
 # The names that stored results have in the folder of their kind, and temporary files anywhere.
 RESULT = re.compile(r"[0-9a-f]{16}(\.safetensors|\.json)?")
 PART = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.part")
+#: Results that come with the book, by kind.
+KEPT = PACKAGE.parent / "data" / "kept"
 #: What marks a folder of stored results: backups pass it over, and it may be emptied.
 TAG = "CACHEDIR.TAG"
 TAGGED = "Signature: 8a477f597d28d172789f06886806bc55\n# Results that symgen can compute again.\n"
@@ -169,24 +171,40 @@ def warn_damaged(path: Path, error: Exception) -> None:
 
 @not_a_result
 def cached(
-    kind: str, key: Mapping, compute: Callable[[], Mapping[str, torch.Tensor]]
+    kind: str,
+    key: Mapping,
+    compute: Callable[[], Mapping[str, torch.Tensor]],
+    keep: bool = False,
 ) -> dict[str, torch.Tensor]:
     """Return the tensors stored under `key`, computing and storing them the first time.
 
-    What cannot be stored is returned all the same, with a warning.
+    What takes hours comes with the book, in `KEPT`, and is found there, too. What cannot be stored
+    is returned all the same, with a warning.
 
     Args:
         kind: subfolder of the cache, such as ``"extraction"``.
         key: everything that matters to the result; see `fingerprint` for what it may hold.
         compute: called without arguments when nothing whole is stored.
+        keep: whether the result is to come with the book, where `SYMGEN_KEEP` asks for that. The
+            key's entry ``code`` tells then when it is out of date.
     """
-    path = cache_folder() / kind / f"{fingerprint(key)}.safetensors"
-    if (found := fetch(path)) is not None:
-        return found[0]
+    name = f"{fingerprint(key)}.safetensors"
+    path, kept = cache_folder() / kind / name, KEPT / kind / name
+    keep = keep and bool(os.environ.get("SYMGEN_KEEP"))
+    for place in (path, kept):
+        if (found := fetch(place)) is not None:
+            if keep and place != kept:
+                _keep(kept, *found)
+            return dict(sorted(found[0].items()))
     started = time.perf_counter()
-    tensors = dict(compute())
+    # In the order in which they are read again.
+    tensors = dict(sorted(compute().items()))
+    info = {"kind": kind, "seconds": round(time.perf_counter() - started, 3)}
+    info |= {"code": key["code"]} if "code" in key else {}
+    if keep:
+        _keep(kept, tensors, info)
     try:
-        store(path, tensors, {"kind": kind, "seconds": round(time.perf_counter() - started, 3)})
+        store(path, tensors, info)
     except (OSError, SafetensorError) as error:
         warnings.warn(
             f"a result could not be stored in {path.parent} ({error}), so it will be computed "
@@ -195,6 +213,16 @@ def cached(
             stacklevel=2,
         )
     return tensors
+
+
+def _keep(path: Path, tensors: Mapping[str, torch.Tensor], info: Mapping) -> None:
+    """Store a result where it comes with the book, in place of those of other code."""
+    store(path, tensors, info)
+    for other in path.parent.glob("*.safetensors"):
+        with contextlib.suppress(OSError, ValueError):
+            if fetch_info(other).get("code") != info.get("code"):
+                other.unlink(missing_ok=True)
+                other.with_suffix(".json").unlink(missing_ok=True)
 
 
 def sha256(path: Path) -> str:

@@ -37,14 +37,16 @@ def interaction_order(n: int) -> Int[Tensor, "state"]:
     return order
 
 
-# Factors of the three transforms for a single variable, states (absent, present).
+# Factors of the transforms for a single variable, states (absent, present).
 _ZETA = ((1.0, 0.0), (1.0, 1.0))
 _MOEBIUS = ((1.0, 0.0), (-1.0, 1.0))
 _SUPERSET = ((1.0, 1.0), (0.0, 1.0))
+_MOEBIUS_ADJOINT = ((1.0, -1.0), (0.0, 1.0))
 _FACTORS: dict[tuple, Tensor] = {}
 # Products of this many 2 x 2 factors are applied as one small dense matrix: far fewer passes
-# over memory than n butterflies, and exact, since every entry is 0, 1 or -1.
-_BLOCK = 5
+# over memory than n butterflies, and exact, since every entry is 0, 1 or -1. Of few variables one
+# matrix has them all, since there calls cost more than products.
+_BLOCK, _FEW = 5, 6
 
 
 def _kronecker_power(factor: tuple, power: int, like: Tensor) -> Tensor:
@@ -67,7 +69,7 @@ def _transform(values: Tensor, factor: tuple, name: str) -> Tensor:
     shape = values.shape
     done = 0
     while done < n:
-        power = min(_BLOCK, n - done)
+        power = n if n <= _FEW else min(_BLOCK, n - done)
         matrix = _kronecker_power(factor, power, values)
         if done == 0:
             values = values.reshape(-1, 2**power) @ matrix.T
@@ -109,6 +111,11 @@ def zeta(i: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch state"]:
 def superset_sum(mu: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch state"]:
     """Return sums over supersets, the transpose of `zeta`."""
     return _transform(mu, _SUPERSET, "mu")
+
+
+def moebius_adjoint(mu: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch state"]:
+    """Return the transpose of `moebius`: how a weighted sum of effects grows with each output."""
+    return _transform(mu, _MOEBIUS_ADJOINT, "mu")
 
 
 def and_or_outputs(

@@ -15,9 +15,10 @@ import psutil
 import torch
 
 from symgen.book.parameters import check_parameters
+from symgen.book.processes import spread
 from symgen.book.tables import Page, claim_box, claim_rows, read_results
 from symgen.fingerprints import code_fingerprint, fingerprint, not_a_result, versions
-from symgen.method.claims.judgement import Judgement
+from symgen.method.claims.judgement import Judgement, judge
 from symgen.storage import atomic
 
 try:
@@ -109,18 +110,20 @@ class Chapter:
 
         Args:
             rule: of `symgen.method.claims`, named as the claim in ``data/paper/claims.csv``.
-            cases: setting (network and data in words) to what was measured there, as the rule
-                takes it: one value, or a tuple of several.
+            cases: setting (network and data in words) to what was measured there, as `judge`
+                takes it: one value, a tuple of several, or those of each training.
         """
         name = rule.__name__
-        given = {k: case if isinstance(case, tuple) else (case,) for k, case in cases.items()}
-        judged = {setting: rule(*case) for setting, case in given.items()}
+        judged = {setting: judge(rule, case) for setting, case in cases.items()}
         rows = claim_rows(name, judged)
         if (earlier := self.tables.get("claims")) is not None:
             again = (earlier["claim"] == name) & earlier["setting"].isin([*judged])
             rows = pd.concat([earlier[~again], rows], ignore_index=True)
         self.record("claims", rows)
         return claim_box(name, inspect.cleandoc(rule.__doc__ or ""), judged)
+
+    #: Calls a function for every one of some items, on all cores or machines; see `spread`.
+    map = staticmethod(spread)
 
     def results(self, table: str) -> pd.DataFrame:
         """Return a result table of all chapters, in this run and in the stored editions.

@@ -102,7 +102,9 @@ def run(
     for number, name in enumerate(names, 1):
         click.echo(f"[{number}/{len(names)}] {name} (preset {preset})")
         with _doing(f"running {name} (preset {preset}) into {out}"):
-            outcome = runs.execute(book, name, preset, given, out, force)
+            # A quick edition measures all it shows, on every machine.
+            keep = store and preset != "quick"
+            outcome = runs.execute(book, name, preset, given, out, force, keep)
         click.echo(f"  {outcome.told}", err=outcome.status == "failed")
         if outcome.status == "failed":
             failed.append(name)

@@ -5,6 +5,7 @@ Nothing heavy is imported here: a mistake is answered at once.
 
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -65,10 +66,13 @@ MOST_OUTPUTS = 2**26
 STUDY = {
     "dataset", "network", "train_size", "label_noise", "epochs", "learning_rate", "augment",
     "checkpoints", "mixed_precision", "baselines", "split", "samples", "n", "grid", "noise", "seed",
+    "options", "evaluation_size",
 }  # fmt: skip
 # What the main study of a chapter must hold, and how a chapter divides the data otherwise.
-MAIN = {"01_interaction_extraction": "image"}
-SPLITS = {"D_cross_validation": "thirds"}
+MAIN = {"01_interaction_extraction": "image", "equally_sparse": "image"}
+SPLITS = {"D_cross_validation": "thirds", "E_penalty": "parts:3"}
+# How many baseline networks a chapter takes that does not leave it open, where these are not two.
+BASELINES = {"01_interaction_extraction": 0, "A_sparsity_conditions": 0, "equally_sparse": 0}
 # The name of a parameter and what was expected of it.
 Faults = Iterator[tuple[str, str]]
 
@@ -92,21 +96,23 @@ def check_parameters(chapter: str, parameters: Mapping[str, Any]) -> None:
     _refuse(chapter, "", parameters, _main_faults(chapter, parameters))
     main = {"split": SPLITS.get(chapter)} if chapter in SPLITS else {}
     main |= {k: v for k, v in parameters.items() if k in STUDY}
-    side = dict(parameters.get("side", {}))
+    fixed = {"baselines": BASELINES.get(chapter, 2), "m": parameters.get("m", 1)}
     others = {f"others[{k}]: ": other for k, other in enumerate(parameters.get("others", []))}
     taken: dict[tuple, str] = {}
-    for where, change in {"": {}, "side: ": side, **others}.items():
+    planted = {"planted: ": dict(parameters.get("planted", {}))}
+    for where, change in {"": {}, **planted, **others}.items():
         _refuse(chapter, where, change, _single_faults(chapter, change, main))
-        study = {**main, **(side if where else {}), **change}
+        study = {**fixed, **main, **change}
         _refuse(chapter, where, study, _study_faults(chapter, study))
         own = study.get("network"), study.get("dataset")
         if where in others and own in taken:
             fault = f"another than that of {taken[own]}, or another data set"
             _refuse(chapter, where, study, [("network", fault)])
-        taken.setdefault(own, where.rstrip(": ") or "the main study")
-    if chapter.startswith("03") and main.get("train_size"):
-        third = {**main, **side, "train_size": main["train_size"] // 3}
-        _refuse(chapter, "a third of ", third, _study_faults(chapter, third))
+        if where not in planted:
+            taken.setdefault(own, where.rstrip(": ") or "the main study")
+    for size, _ in parameters.get("amounts", []):
+        study = {**fixed, **main, "train_size": size}
+        _refuse(chapter, "amounts: ", study, _study_faults(chapter, study))
 
 
 def _refuse(
@@ -144,6 +150,8 @@ def _main_faults(chapter: str, values: Mapping[str, Any]) -> Faults:
         yield "sample", f"one of the {samples} samples, numbered from 0 to {samples - 1}"
     if "model" in values:
         yield from _language_faults(values)
+    if len(values.get("decays", ())) != (tried := len(values.get("strengths", ()))):
+        yield "decays", f"as many values as strengths has, {tried}, so that both are tuned alike"
     if held and DATASETS.get(values.get("dataset"), Known(held)).kind != held:
         more = "others may stand among the further studies, `others`"
         yield "dataset", f"a data set of {held}s; {more}"
@@ -159,17 +167,20 @@ def _study_faults(chapter: str, values: Mapping[str, Any]) -> Faults:
         yield from _name_faults(what, values[what], what)
     known, line = DATASETS.get(data, Known()), _known("network").get(network, "text")
     kind = getattr(line, "kind", line)  # of the registry, or of those that are known here
+    if ":" in network:  # a function, of which nothing is known before it is imported
+        kind = known.kind
     n, grid, samples = get("n", 1), get("grid", 16), get("samples", 1)
     if data.startswith("planted-facts"):
         yield "dataset", f'a data set with classes; "{data}" is for language models'
     if known.kind and kind != known.kind:
         fitting = [k for k, v in NETWORKS.items() if v == known.kind]
         yield "network", f'one for {known.kind}s, as "{data}" holds: {", ".join(fitting)}'
-    if kind == "image" and n > grid**2:
-        yield "n", f"at most {grid**2} patches of a {grid}x{grid} grid, or a finer grid"
-    if known.words and n > known.words:
-        more = 'take other data or, for a further study, give it an "n" of its own'
-        yield "n", f'at most {known.words} words, as the texts of "{data}" have; {more}'
+    for name, count in (("n", n), ("m", get("m", 1))):
+        if kind == "image" and count > grid**2:
+            yield name, f"at most {grid**2} patches of a {grid}x{grid} grid, or a finer grid"
+        if known.words and count > known.words:
+            more = 'take other data or, for a further study, give it an "n" of its own'
+            yield name, f'at most {known.words} words, as the texts of "{data}" have; {more}'
     if chapter.startswith("04") and samples > (get("train_size") or samples):
         more = "as many training samples are looked at as test samples"
         yield "samples", f"at most the train_size, {get('train_size')}: {more}"
@@ -187,7 +198,7 @@ def _study_faults(chapter: str, values: Mapping[str, Any]) -> Faults:
 
 def _part_faults(values: Mapping[str, Any], known: Known) -> Faults:
     """Find what the data cannot be divided into."""
-    split, baselines = values.get("split"), values.get("baselines", 1)
+    split, baselines = values.get("split"), values.get("baselines", 2)
     most = int(split[6:]) if (split or "").startswith("parts:") else 1
     if split not in (None, "thirds") and baselines > most:
         more = "without a split there are as many parts as networks"
@@ -216,6 +227,10 @@ def _language_faults(values: Mapping[str, Any]) -> Faults:
             yield from _name_faults(what, values[name], name)
         if known.kind == "image":
             yield name, "a data set of texts"
+    for domain in values.get("further", []):
+        yield from _name_faults("dataset", domain, "further")
+        if domain == values["dataset"]:
+            yield "further", f'domains other than "{domain}", which `dataset` names'
     known = DATASETS.get(values["dataset"], Known())
     if instructions and known.kind:
         columns = "the columns instruction and output"
@@ -245,7 +260,15 @@ def _known(what: str) -> dict[str, Any]:
 
 def _name_faults(what: str, name: str, key: str) -> Faults:
     """Find a name that no data set, network or language model has."""
-    folder = os.path.join(os.environ.get("SYMGEN_DATA", ""), name)
-    if "/" not in name and name not in (known := _known(what)) and not os.path.isdir(folder):
-        anywhere = "any id <owner>/<name> on the hub or under SYMGEN_DATA"
-        yield key, f"one of {', '.join(known)}, or {anywhere}.{nearest(name, known)}"
+    folders = [os.path.join(os.environ.get("SYMGEN_DATA", ""), name)]
+    folders.append(os.path.join(os.environ.get("SYMGEN_FROM", ""), os.path.expanduser(name)))
+    known = _known(what)
+    if name in known or any(map(os.path.isdir, folders)):
+        return
+    # Installed, or in the folder where the program was started: it is imported when it is built.
+    if what == "network" and re.fullmatch(r"[\w.]+:[\w.]+", name):
+        return
+    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
+        anywhere = "any id <owner>/<name> on the hub or under SYMGEN_DATA, or the path of a folder"
+        anywhere += ', or "module:function"' * (what == "network")
+        yield key, f"one of {', '.join(known)}, {anywhere}.{nearest(name, known)}"

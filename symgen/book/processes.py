@@ -1,10 +1,19 @@
 """Processes that end with the one that started them, however that one ends."""
 
+import functools
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from typing import TypeVar
+
+from symgen.fingerprints import not_a_result
+
+Item, Result = TypeVar("Item"), TypeVar("Result")
 
 
 def ended_with_us(code: str, *arguments: str) -> list[str]:
@@ -25,3 +34,63 @@ def watch(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=look, daemon=True).start()
+
+
+@not_a_result
+def spread(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Return what a function gives for every item, computed side by side.
+
+    Where `SYMGEN_SCHEDULER` holds the address of a dask scheduler, by its workers; else by one
+    process a core, each with one thread, or one after the other where there is a GPU to share. The
+    function is to store what it finds, so that a run that was stopped goes on where it was.
+
+    Args:
+        function: of a module, since other processes have to find it.
+        items: that can be pickled.
+    """
+    import torch
+    from tqdm.auto import tqdm
+
+    items = list(items)
+    workers = 1 if torch.cuda.is_available() or len(items) < 2 else os.cpu_count() or 1
+    bar = {"total": len(items), "delay": 3, "leave": False}
+    if workers < 2 and not os.environ.get("SYMGEN_SCHEDULER"):
+        return list(tqdm(map(function, items), **bar))
+    waiting = [_pool(workers).submit(function, item) for item in items]
+    try:
+        return [each.result() for each in tqdm(waiting, **bar)]
+    except (KeyboardInterrupt, BrokenExecutor):
+        # Stopped, or one of them was killed, as where memory runs out: the next call starts anew.
+        for child in multiprocessing.active_children():
+            child.terminate()
+        _pool.cache_clear()
+        raise
+    finally:
+        for each in waiting:
+            each.cancel()
+
+
+@functools.cache
+def _pool(count: int) -> Executor:
+    """Return what runs functions side by side; it is started once, since that takes seconds."""
+    if address := os.environ.get("SYMGEN_SCHEDULER"):
+        from dask.distributed import Client
+
+        return Client(address=address).get_executor(pure=False)
+    # A process that is forked may hang in a library that has threads already.
+    fresh = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(count, fresh, _alone, (os.getpid(),))
+
+
+def _alone(parent: int) -> None:
+    """Prepare a process: one thread, no bars and no reports that would run into one another."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    # Who stops the chapter ends this process; Ctrl-C reaches the whole group.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    watch(parent)
+    import torch
+    from tqdm.std import tqdm
+
+    begin = tqdm.__init__
+    tqdm.__init__ = lambda bar, *given, **told: begin(bar, *given, **{**told, "disable": True})
+    torch.set_num_threads(1)

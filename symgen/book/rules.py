@@ -56,15 +56,16 @@ def _is_name(x: Any) -> bool:
 
 
 def _is_id(x: Any) -> bool:
-    # A part of an id becomes a folder's name.
+    # A part of an id becomes a folder's name; a path of a folder begins with / or ./.
     return _is_name(x) and x.isprintable() and all(
-        part not in ("", ".", "..") and len(part) <= 100 for part in x.split("/")
+        part not in ("", ".", "..") and len(part) <= 100
+        for part in x.removeprefix("./").removeprefix("/").split("/")
     )  # fmt: skip
 
 
 FLAG, TEXT = one_of(True, False), Rule("a text", lambda x: isinstance(x, str))
 NAME = Rule("a name of up to 300 letters", _is_name)
-ID = Rule('a name, or an id "<owner>/<name>"', _is_id)
+ID = Rule('a name, an id "<owner>/<name>", or the path of a folder', _is_id)
 COUNT, SIZE = whole(1), whole(0)
 # More epochs, layers or seeds than this are a slip of the pen, and would run for years.
 MANY, FEW = whole(1, 10_000), whole(1, 100)
@@ -84,19 +85,29 @@ SPLIT = Rule(
 )
 RULES: dict[str, Rule] = {
     "preset": NAME, "dataset": ID, "network": NAME, "split": SPLIT,
-    "n": whole(1, 16), "grid": COUNT, "samples": COUNT, "sample": SIZE, "sizes": several(COUNT, 1),
+    "n": whole(1, 16), "grid": COUNT, "small_grid": whole(2, 4), "samples": COUNT, "sample": SIZE,
+    "sizes": several(COUNT, 1),
     "train_size": optional(COUNT), "epochs": MANY, "checkpoints": MANY, "baselines": whole(0, 100),
     "label_noise": SHARE, "noise": KAPPA, "kappa": KAPPA, "noise_level": STRENGTH,
     "learning_rate": optional(RATE), "augment": FLAG,
-    "mixed_precision": one_of("no", "bf16", "fp16"), "seed": whole(0, 2**31 - 1), "seeds": FEW,
-    "looks": COUNT, "followed": COUNT, "first_epoch": STRENGTH, "tau": TAU,
-    "others": several(MAPPING), "side": MAPPING,
+    "mixed_precision": one_of("no", "bf16", "fp16"), "seed": whole(0, 2**31 - 1),
+    "seeds": FEW, "side_seeds": FEW,
+    "looks": COUNT, "first_epoch": STRENGTH, "tau": TAU,
+    "others": several(MAPPING), "planted": MAPPING,
+    "amounts": several(several(COUNT, 2, 2), 1), "label_noises": several(SHARE, 1),
+    "widths": several(MANY, 1),
+    # Of the chapter on extractors.
+    "kappas": several(KAPPA), "steps": COUNT, "functions": COUNT, "levels": several(STRENGTH, 1),
+    "options": MAPPING, "evaluation_size": COUNT,
+    # Of the chapter on the penalty.
+    "strengths": several(STRENGTH, 1), "decays": several(STRENGTH, 1), "m": whole(1, 12),
+    "pool": COUNT, "penalized": COUNT, "every": COUNT,
     # Of the chapters on language models.
     "model": NAME, "baseline": NAME, "old": ID, "vocabularies": several(COUNT, 2, 2),
     "width": MANY, "layers": FEW, "length": COUNT, "tail": SIZE, "dtype": optional(NAME),
     "prompt": TEXT, "target": TEXT, "phrases": several(NAME), "probability": SHARE,
     "masking": NAME, "maskings": several(NAME, 1), "whole": FLAG, "instructions": FLAG,
-    "tune_size": optional(COUNT), "tune_epochs": MANY, "tune_rate": RATE,
+    "further": several(ID), "tune_size": optional(COUNT), "tune_epochs": MANY, "tune_rate": RATE,
     "batch_size": COUNT, "lora": SIZE,
 }  # fmt: skip
 #: Where a chapter needs more than others do.
@@ -112,9 +123,16 @@ CHAPTERS: dict[str, dict[str, Rule]] = {
     "06_fine_tuning": LANGUAGE,
     # The ten strongest interactions are looked at, and two variables have five.
     "01_interaction_extraction": {"n": whole(3, 16)},
+    "equally_sparse": {"n": whole(3, 16)},
     # Low orders, 1 and 2, are compared with higher ones.
-    "02_order_generalization": {"n": whole(3, 16)},
-    # There are low, middle and high orders, and a change takes two checkpoints.
-    "03_three_phase_dynamics": {"n": whole(3, 16), "looks": whole(2)},
+    "02_order_generalization": {"n": whole(4, 16), "baselines": whole(1, 9)},
+    "choices": {"n": whole(3, 16), "baselines": whole(1, 9)},
+    # Orders are compared by thirds, and trainings have seeds 10 apart.
+    "03_three_phase_dynamics": {"n": whole(4, 16), "baselines": whole(1, 9)},
+    "04_loss_gap_removal": {"n": whole(4, 16), "baselines": whole(1, 9)},
+    "where_phases_end": {"n": whole(4, 16), "baselines": whole(1, 9)},
+    "when": {"n": whole(4, 16), "baselines": whole(1, 9)},
     "B_baseline_networks": {"baselines": whole(2)},
+    # Planted effects have up to three variables, and an extreme lies between two checkpoints.
+    "extractor": {"n": whole(3, 16), "looks": whole(3)},
 }

@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,13 +46,27 @@ def make_folder(folder: Path) -> None:
 
 
 def execute(
-    book: Path, chapter: str, preset: str, given: Mapping[str, Any], out: Path, force: bool = False
+    book: Path,
+    chapter: str,
+    preset: str,
+    given: Mapping[str, Any],
+    out: Path,
+    force: bool = False,
+    keep: bool = False,
 ) -> Outcome:
     """Execute one chapter, unless its executed copy in `out` is what a run would give again.
 
     While it runs, the copy and its tables lie elsewhere: only a chapter that ran to its end is ever
     called ``NAME.ipynb``, and stands for itself in ``tables/``. After a failure
     ``NAME.failed.ipynb`` shows the error in the cell that failed.
+
+    Args:
+        book: its folder.
+        chapter, preset: names.
+        given: parameters that differ from the preset's.
+        out: folder of the run.
+        force: whether to execute it all the same.
+        keep: whether what takes hours to measure is to come with the book.
 
     Raises:
         BookError: for what `resolve` refuses, and where `out` cannot be written into.
@@ -70,10 +84,14 @@ def execute(
     aside = out / f".{chapter}.partial"
     shutil.rmtree(aside, ignore_errors=True)
     started = time.perf_counter()
-    os.environ.update(SYMGEN_OUT=str(aside.resolve()), SYMGEN_RUN=str(out.resolve()))
+    # A kernel runs in the folder of the chapters; names of the reader's own are seen from here.
+    variables = {"SYMGEN_FROM": os.environ.get("SYMGEN_FROM") or os.getcwd()}
+    variables |= {"SYMGEN_KEEP": "1"} if keep else {}
+    variables |= {"SYMGEN_OUT": str(aside.resolve()), "SYMGEN_RUN": str(out.resolve())}
     try:
         aside.mkdir()
-        executed = _papermill(book, chapter, parameters, aside / path.name)
+        with _environment(variables):
+            executed = _papermill(book, chapter, parameters, aside / path.name)
         about["seconds"] = round(time.perf_counter() - started, 1)
         about["memory"] = notebooks.provenance_record(executed).get("memory", {})
         widgets = {k: v for k, v in executed.metadata.items() if k == "widgets"}
@@ -92,11 +110,25 @@ def execute(
             told += f"\n  executed so far: {failed}"
         return Outcome("failed", failed, told)
     finally:
-        del os.environ["SYMGEN_OUT"], os.environ["SYMGEN_RUN"]
         shutil.rmtree(aside, ignore_errors=True)
     peak = about["memory"].get("host")
     memory = f", {peak:,} MiB at most" if peak else ""
     return Outcome("done", path, f"done in {about['seconds']:.1f} s{memory}: {path}")
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for a kernel to be started, and leave none of them behind."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _papermill(

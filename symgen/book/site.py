@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,11 @@ import yaml
 
 from symgen.book import notebooks
 from symgen.book.editions import edition_folder, edition_names, problems
+from symgen.book.landing import held, hero
 from symgen.book.presets import BookError, chapter_names, read_chapter, read_yaml, unknown
 from symgen.book.processes import ended_with_us
 from symgen.book.scripts import fetch_scripts
+from symgen.book.tables import read_results
 from symgen.fingerprints import PACKAGE, fingerprint
 from symgen.literal import plain
 from symgen.storage import atomic, sha256
@@ -83,11 +87,14 @@ def _stage(book: Path, stage: Path, sources: list[Path]) -> None:
     shutil.copytree(book / "_static", stage / "_static")
     for name in ("_toc.yml", "references.bib"):
         shutil.copyfile(book / name, stage / name)
+    pages = {name: _page(book, name, sources) for name in chapter_names(book)}
+    for name, page in pages.items():
+        notebooks.write_notebook(page, stage / "chapters" / f"{name}.ipynb")
+    made = {"held": partial(_held, pages, sources), "hero": partial(_hero, pages, stage)}
+    made["costs"] = partial(_costs, book, sources)
     for page in (book / "chapters").glob("*.md"):
-        text = TABLE.sub(lambda m: _table(book, m[1], sources), page.read_text(encoding="utf-8"))
+        text = TABLE.sub(lambda m: _table(book, m[1], made), page.read_text(encoding="utf-8"))
         (stage / "chapters" / page.name).write_text(text, encoding="utf-8")
-    for name in chapter_names(book):
-        notebooks.write_notebook(_page(book, name, sources), stage / "chapters" / f"{name}.ipynb")
     config = read_yaml(book / "_config.yml")
     options = config.setdefault("sphinx", {}).setdefault("config", {})
     if vendor := fetch_scripts(book / "_build" / "vendor"):
@@ -98,14 +105,20 @@ def _stage(book: Path, stage: Path, sources: list[Path]) -> None:
     (stage / "_config.yml").write_text(yaml.safe_dump(config), encoding="utf-8")
 
 
+HERO = (
+    "Generalization power H with its chance level, number of interactions N, and loss gap through "
+    "training, in a case where the three phases show and in one where they do not; phases shaded"
+)
 # In a Markdown page, `<!-- table: NAME -->` stands for a table that is made when the site is.
 TABLE = re.compile(r"<!-- table: (.+?) -->")
 
 
-def _table(book: Path, name: str, sources: list[Path]) -> str:
-    """Return a table in Markdown: the costs, or a file with rows of one place."""
-    if name == "costs":
-        found = _costs(book, sources)
+def _table(book: Path, name: str, made: Mapping[str, Callable[[], Any]]) -> str:
+    """Return a table in Markdown: what is made for this site, or a file with rows of one place."""
+    if name in made:
+        found = made[name]()
+        if isinstance(found, str):
+            return found
     else:
         file, _, place = name.partition(" ")
         found = pd.read_csv(book / "data" / file)
@@ -120,6 +133,29 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return "" if pd.isna(value) else f"{value:.4g}"
     return str(value).replace("|", "\\|")
+
+
+def _held(pages: Mapping[str, nbformat.NotebookNode], sources: list[Path]) -> str:
+    """Return what became of the main claims, by the results that the pages show."""
+    shown = {k: page.metadata.get("symgen", {}).get("preset") for k, page in pages.items()}
+    folder = next((f for f in sources if (f / "tables").is_dir()), None)
+    of_folder = {shown[name] for name in shown if folder and (folder / f"{name}.ipynb").is_file()}
+    tables = []
+    for table in ("claims", "verdicts"):
+        found = read_results(table, folder, next(iter(of_folder), "quick"))
+        same = [shown.get(row.chapter) == row.preset for row in found.itertuples()]
+        tables.append(found[same])
+    claims, cells = tables
+    return held(claims, cells[cells["chapter"] == "when"])
+
+
+def _hero(pages: Mapping[str, nbformat.NotebookNode], stage: Path) -> str:
+    """Put the figure of the landing page beside the pages, and return what shows it."""
+    figure = hero(pages["when"]) if "when" in pages else None
+    if figure is None:
+        return ""
+    (stage / "chapters" / "hero.svg").write_text(figure, encoding="utf-8")
+    return "```{image} hero.svg\n:alt: " + HERO + "\n```"
 
 
 def _costs(book: Path, sources: list[Path]) -> pd.DataFrame:

@@ -13,6 +13,8 @@ from symgen.method.claims.judgement import VERDICTS, Contrast, Judgement
 from symgen.method.statistics import Interval
 
 DATA = PACKAGE.parent / "data"
+# No more repetitions than that are worth a number.
+MANY = 10_000
 SIGNS = dict(zip(VERDICTS, ("+", "\u2212", "0", "?", "\u00b7"), strict=True))
 
 
@@ -96,8 +98,8 @@ class Page:
 def claim_rows(name: str, judged: Mapping[str, Judgement]) -> pd.DataFrame:
     """Return what became of a claim in some settings, one row a contrast.
 
-    Columns: claim, setting, measure, value, low95, high95, bound, margin, unit, samples, contrast
-    (the verdict on this row alone), verdict (on the claim).
+    Columns: claim, setting, measure, value, low95, high95, bound, margin, unit, repetitions, of
+    (what is repeated), contrast (the verdict on this row alone), verdict (on the claim).
     """
     rows = []
     for setting, found in judged.items():
@@ -109,7 +111,8 @@ def claim_rows(name: str, judged: Mapping[str, Judgement]) -> pd.DataFrame:
             rows.append({
                 "claim": name, "setting": setting, "measure": one.measure, "value": mean,
                 "low95": low, "high95": high, "bound": one.bound, "margin": one.margin,
-                "unit": one.unit, "samples": found.samples, "verdict": found.verdict,
+                "unit": one.unit, "repetitions": found.samples, "of": found.unit,
+                "verdict": found.verdict,
                 "contrast": one.verdict if found.contrasts else "not tested",
             })  # fmt: skip
     return pd.DataFrame(rows)
@@ -132,8 +135,9 @@ def claim_box(name: str, rule: str, judged: Mapping[str, Judgement]) -> Page:
     ]
     plain = [f"{about.statement} ({about.place})"]
     for setting, found in judged.items():
-        count = f"<br><small>{found.samples} samples</small>"
-        sign = f"<td rowspan={max(1, len(found.contrasts))}>{_sign(found.verdict)}</td>"
+        repeated = counted(found.samples, found.unit)
+        count = f"<br><small>{repeated}</small>"
+        sign = f"<td rowspan={max(1, len(found.contrasts))}>{signed(found.verdict)}</td>"
         where = f"<td rowspan={max(1, len(found.contrasts))}>{html.escape(setting)}{count}</td>"
         for one in found.contrasts:
             sided = "" if len(found.contrasts) == 1 else f" ({SIGNS[one.verdict]})"
@@ -146,16 +150,28 @@ def claim_box(name: str, rule: str, judged: Mapping[str, Judgement]) -> Page:
             lines.append(f'<tr>{where}<td colspan="3">{html.escape(found.note)}</td>{sign}</tr>')
         elif found.note or found.verdict == "undecided":
             more = found.decided_by if found.verdict == "undecided" else None
-            hint = f"About {more:,} samples would decide. " if more else ""
+            hint = _hint(more, found.unit) if more else ""
             lines.append(
                 f'<tr><td colspan="5"><small>{hint}{html.escape(found.note)}</small></td></tr>'
             )
-        plain.append(f"{setting}: {found.verdict} ({found.samples} samples)")
+        plain.append(f"{setting}: {found.verdict} ({repeated})")
     folded = f"<details><summary>The rule</summary><p>{html.escape(rule)}</p></details>"
     return Page("\n".join([*lines, "</table>", folded, "</div>"]), "\n".join(plain))
 
 
-def _sign(verdict: str) -> str:
+def counted(number: float, unit: str) -> str:
+    """Return a number of repetitions in words, such as "4 trainings"."""
+    return f"{number:,.0f} {unit if number != 1 else unit.removesuffix('s')}"
+
+
+def _hint(more: int, unit: str) -> str:
+    if more > MANY:
+        return f"More than {MANY:,} {unit} would be needed to decide. "
+    return f"About {counted(more, unit)} would decide. "
+
+
+def signed(verdict: str) -> str:
+    """Return a verdict with its sign, in HTML."""
     kind = verdict.replace(" ", "-")
     return f'<span class="verdict {kind}">{SIGNS[verdict]} {verdict}</span>'
 
@@ -185,7 +201,7 @@ def compared(results: pd.DataFrame) -> pd.DataFrame:
         for have no preset, and the verdict "not tested".
     """
     columns = ["claim", "preset", "setting", "measure", "value", "low95", "high95", "unit",
-               "samples", "verdict"]  # fmt: skip
+               "repetitions", "of", "verdict"]  # fmt: skip
     found = results.reindex(columns=columns).astype({"claim": object, "verdict": object})
     table = reported("claims").merge(found, on="claim", how="left")
     return table.assign(verdict=table["verdict"].fillna("not tested"))
@@ -216,11 +232,11 @@ def claims_table(table: pd.DataFrame) -> Page:
             if not pd.isna(row.low95) and row.low95 != row.high95:
                 value += f" [{_number(row.low95)}, {_number(row.high95)}]"
             value += f" {row.unit}" if value and str(row.unit) != "1" else ""
-            count = "" if pd.isna(row.samples) else f"{row.samples:.0f} samples"
+            count = "" if pd.isna(row.repetitions) else counted(row.repetitions, row.of)
             lines.append(
                 f"<tr><td>{html.escape(f'{row.preset}: {row.setting}')}</td>"
                 f"<td>{html.escape(str(row.measure))}</td><td>{html.escape(value)}<br>"
-                f"<small>{count}</small></td><td>{_sign(row.verdict)}</td></tr>"
+                f"<small>{count}</small></td><td>{signed(row.verdict)}</td></tr>"
             )
     return Page("\n".join([*lines, "</table>"]))
 
@@ -250,7 +266,7 @@ def verdict_matrix(table: pd.DataFrame) -> tuple[Page, pd.DataFrame]:
         )  # fmt: skip
         lines.append(f"<tr><td>{html.escape(words[name])}</td>{cells}</tr>")
     settings = "".join(f"<li>{html.escape(name)}</li>" for name in wide.columns)
-    legend = " ".join(_sign(verdict) for verdict in VERDICTS)
+    legend = " ".join(signed(verdict) for verdict in VERDICTS)
     return Page("\n".join([*lines, "</table>", f"<p>{legend}</p><ol>{settings}</ol>"])), wide
 
 

@@ -159,7 +159,9 @@ def load_dataset(
     trained on test samples (``split="test"``) are these in "test" too, as in Section 2.2.
 
     Args:
-        name: "digits", "planted-sentiment", or a hub id such as "uoft-cs/cifar10".
+        name: "digits", "planted-sentiment", a hub id such as "uoft-cs/cifar10", or the path of a
+            folder with one subfolder of pictures for each class (of which every fifth is for
+            testing), or with such folders named train and test.
         revision: commit, tag or branch on the hub.
         train_size: number of training samples of each part; None takes all there are.
         label_noise: share of the training labels of each part, 0 to 1, replaced by another

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from symgen.data import planted
+from symgen.data.folders import picture_splits
 from symgen.data.rows import Rows, check_sums, read_files, readable, recognised
 from symgen.literal import nearest
 
@@ -17,6 +18,7 @@ from symgen.literal import nearest
 HELD_OUT = ("test", "validation", "valid", "val", "dev")
 # Images up to this many pixels a side are held in memory, and get networks with a small stem.
 SMALL = 64
+OWN_DATA = "the path of a folder with one subfolder of pictures for each class"
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -103,6 +105,25 @@ def local_folder(name: str, revision: str | None = None) -> Path | None:
     return folder
 
 
+def working_folder() -> Path:
+    """Return the folder where the program was started: `SYMGEN_FROM`, or where it runs."""
+    return Path(os.environ.get("SYMGEN_FROM") or Path.cwd()).absolute()
+
+
+def own_folder(name: str) -> Path | None:
+    """Return the folder that a name is the path of, seen from the `working_folder`, or None."""
+    try:
+        path = working_folder() / Path(name).expanduser()
+        return path if path.is_dir() else None
+    except (OSError, RuntimeError, ValueError):  # of a name that can be no path
+        return None
+
+
+def is_path(name: str) -> bool:
+    """Return whether a name can only be the path of a folder: no id begins like that."""
+    return name.startswith((".", "~")) or Path(name).is_absolute()
+
+
 def unavailable(name: str, what: str, example: str, cause: object) -> FileNotFoundError:
     """Return the error that names both ways to get a data set or model that is not here."""
     root = os.environ.get("SYMGEN_DATA") or "$SYMGEN_DATA"
@@ -118,7 +139,8 @@ def open_splits(name: str, revision: str | None = None) -> dict[str, Callable[[]
     """Return, for each split of a data set, the function that reads it.
 
     Args:
-        name: registered name, or id on the hub or under `SYMGEN_DATA`.
+        name: registered name, id on the hub or under `SYMGEN_DATA`, or path of a folder of such
+            files, or of pictures (see `picture_splits`).
         revision: commit, tag or branch on the hub.
 
     Raises:
@@ -130,8 +152,14 @@ def open_splits(name: str, revision: str | None = None) -> dict[str, Callable[[]
         if revision is not None:
             raise ValueError(f'"{name}" is embedded and has no revision; got "{revision}"')
         return {split: functools.partial(source.rows, split) for split in ("train", "test")}
-    folder = local_folder(name, revision)
+    folder = None if is_path(name) else local_folder(name, revision)
+    if folder is None and source == Source():
+        folder = own_folder(name)
+    if folder is None and is_path(name):
+        raise FileNotFoundError(f'there is no folder "{name}"; {OWN_DATA}')
     if folder is not None:
+        if pictures := picture_splits(folder, HELD_OUT):
+            return pictures
         files: dict[str, list[Path]] = {}
         for pattern in ("*.parquet", "data/*.parquet", "*.jsonl"):
             for path in sorted(folder.glob(pattern)):
@@ -140,7 +168,7 @@ def open_splits(name: str, revision: str | None = None) -> dict[str, Callable[[]
         if not files:
             raise FileNotFoundError(
                 f"{folder} holds no parquet or jsonl file; expected for instance "
-                f"{folder}/train.parquet"
+                f"{folder}/train.parquet, or {OWN_DATA}"
             )
         return {split: functools.partial(read_files, paths) for split, paths in files.items()}
     if source.home is not None:
@@ -151,8 +179,8 @@ def open_splits(name: str, revision: str | None = None) -> dict[str, Callable[[]
         )
     if "/" not in name:
         raise ValueError(
-            f'unknown data set "{name}"; known are {", ".join(DATASETS)}, and any id '
-            f'"<owner>/<name>" on the hub or under SYMGEN_DATA.{nearest(name, DATASETS)}'
+            f'unknown data set "{name}"; known are {", ".join(DATASETS)}, any id "<owner>/<name>" '
+            f"on the hub or under SYMGEN_DATA, and {OWN_DATA}.{nearest(name, DATASETS)}"
         )
     return _from_hub(name, revision or source.revision)
 
@@ -236,15 +264,18 @@ def resolve(name: str) -> str:
     Raises:
         FileNotFoundError: for a path, not an id, where there is no folder.
     """
-    path = Path(name).expanduser()
-    if path.is_absolute() or name.startswith("."):
-        if not path.is_dir():
+    own = own_folder(name)
+    if is_path(name):
+        if own is None:
             raise FileNotFoundError(
                 f'there is no folder "{name}"; expected one with config.json, model.safetensors '
                 'and tokenizer.json, or an id "<owner>/<name>"'
             )
-        return str(path)
-    return str(local_folder(name) or name)
+        return str(own)
+    found = local_folder(name)
+    if found is None and own is not None and (own / "config.json").is_file():
+        found = own
+    return str(found or name)
 
 
 def from_pretrained(kind: str, name: str, **options: Any) -> Any:

@@ -108,13 +108,20 @@ class TokenPart(Part):
 
     Args:
         pieces: token ids, and from which of them on the loss counts; see `pieces_of`.
+        vocabulary: of the model, which has so many logits for every token; fewer pieces are
+            measured at once where these take much memory.
     """
 
     chunk = 20
+    # What the logits of a chunk may take, in bytes of float32, in all their copies.
+    LOGITS, COPIES = 2**30, 4
 
-    def __init__(self, pieces: Sequence[tuple[Tensor, int]]):
+    def __init__(self, pieces: Sequence[tuple[Tensor, int]], vocabulary: int = 1):
         super().__init__(torch.zeros(len(pieces), dtype=torch.int64))
         self.pieces = list(pieces)
+        longest = max((len(piece) for piece, _ in pieces), default=1)
+        fit = self.LOGITS // (4 * self.COPIES * longest * vocabulary)
+        self.chunk = min(self.chunk, max(fit, 1))
 
     def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return ids, padded on the right where nothing looks, and labels, -100 for none."""

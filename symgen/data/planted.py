@@ -1,4 +1,4 @@
-"""What comes with the package: digits, and texts with planted labels or last words."""
+"""What comes with the package: digits, planted effects, texts with planted labels or last words."""
 
 import itertools
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from symgen.data.rows import Rows
+from symgen.transforms import interaction_order
 
 PRAISE = ("brilliant", "charming", "delightful", "gripping", "superb", "wonderful")
 BLAME = ("awful", "boring", "clumsy", "dreadful", "shallow", "tedious")
@@ -121,6 +122,35 @@ def planted_outputs(
 def _score(praise: np.ndarray | bool, blame: np.ndarray | bool, negated: np.ndarray | bool):
     """Return the score, given on which states a word of each kind is present."""
     return (2.0 * praise - 2.0 * blame) * (1 - 2.0 * negated) + 0.0
+
+
+def planted_effects(
+    samples: int, n: int, count: int = 3, seed: int = 0
+) -> Float[Tensor, "sample type state"]:
+    """Return AND and OR effects of one to three variables, `count` of each type a sample.
+
+    Which ones is random, and so are their signs and sizes, from 0.5 to 1.5. ORs have two or three
+    variables.
+
+    Args:
+        samples: how many functions.
+        n: variables, 3 or more.
+        count: effects of each type.
+        seed: of the draws.
+
+    Example:
+        >>> effects = planted_effects(samples=5, n=4, count=2)
+        >>> (effects != 0).sum(-1).unique().tolist()
+        [2]
+    """
+    generator = torch.Generator().manual_seed(seed)
+    order = interaction_order(n)
+    allowed = torch.stack([(order >= least) & (order <= 3) for least in (1, 2)])
+    drawn = torch.rand(samples, 2, 2**n, generator=generator, dtype=torch.float64)
+    chosen = (drawn * allowed).topk(count, -1).indices
+    size, sign = torch.rand(2, *chosen.shape, generator=generator, dtype=torch.float64)
+    effects = torch.where(sign < 0.5, -1.0, 1.0) * (0.5 + size)
+    return torch.zeros_like(drawn).scatter(-1, chosen, effects)
 
 
 def planted_sentences(split: str) -> Rows:

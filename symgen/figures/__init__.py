@@ -31,6 +31,7 @@ from symgen.figures.extraction import (
     plot_sparsity,
     plot_variables,
 )
+from symgen.figures.extractors import plot_planted
 from symgen.figures.language import plot_changes, plot_course
 from symgen.figures.metric import (
     plot_metric_power,
@@ -39,12 +40,20 @@ from symgen.figures.metric import (
     plot_similarity,
     plot_similarity_cuts,
 )
-from symgen.figures.removal import plot_removal, plot_removed_outputs, plot_several_removals
+from symgen.figures.penalty import plot_against_paper, plot_arms
+from symgen.figures.removal import (
+    plot_gap_parts,
+    plot_removal,
+    plot_removed_outputs,
+    plot_several_removals,
+)
 from symgen.figures.style import COLOURS, WHISKERS, set_style, slider
 from symgen.figures.training import (
     plot_boundaries,
+    plot_cases,
     plot_dynamics,
     plot_gains,
+    plot_moves,
     plot_several_dynamics,
     plot_training,
 )

@@ -5,18 +5,23 @@ from collections.abc import Mapping
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from symgen.figures.style import COLOURS, WHISKERS, axes_or_new
 from symgen.literal import no_math
+from symgen.method.statistics import interval
 
+PARTS = {"small": "small interactions", "nothing shown": "nothing shown, v(∅)"}
 GROUPS = {"training": "training loss", "test": "test loss", "gap": "gap"}
 KINDS = {
     "nothing": (COLOURS["network"], "", "nothing removed"),
     "non-generalizable": (COLOURS["non-generalizable"], "///", "non-generalizable removed"),
     "random": (COLOURS["all"], "...", "as much at random removed (control)"),
+    "permuted": (COLOURS["chance"], "xxx", "as many at random removed (control)"),
+    "shrunk": (COLOURS["train"], "\\\\\\", "all outputs shrunk alike (control)"),
 }
 
 
@@ -30,10 +35,12 @@ def plot_removal(
         ends: of the axis, to compare figures.
     """
     ax = axes_or_new(ax)
-    for i, (name, (colour, hatch, label)) in enumerate(KINDS.items()):
+    kinds = {k: look for k, look in KINDS.items() if k in set(table["removed"])}
+    apart = 0.81 / len(kinds)
+    for i, (name, (colour, hatch, label)) in enumerate(kinds.items()):
         rows = table[table["removed"] == name].set_index("group").loc[[*GROUPS]]
-        place = np.arange(3) + 0.27 * (i - 1)
-        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "width": 0.25}
+        place = np.arange(3) + apart * (i - (len(kinds) - 1) / 2)
+        style = {"color": colour, "hatch": hatch, "edgecolor": "white", "width": 0.9 * apart}
         ax.bar(place, rows["loss"], label=label, **style)
         ax.errorbar(place, rows["loss"], _reach(rows, "loss"), **{**WHISKERS, "color": "#777777"})
     ax.axhline(0, color="black", lw=0.8)
@@ -74,7 +81,8 @@ def plot_several_removals(
 
 
 def _draw_closed(ax: Axes, closed: pd.DataFrame) -> None:
-    for x, (name, marker) in enumerate({"non-generalizable": "s", "random": "o"}.items()):
+    words = {"non-generalizable": "non-\ngeneralizable"}
+    for x, (name, marker) in enumerate(zip(closed.index, "so^v", strict=False)):
         row = closed.loc[[name]]
         style = {"color": KINDS[name][0], "marker": marker, "ms": 7, "capsize": 4}
         ax.errorbar([x], row["closed"], _reach(row, "closed"), **style)
@@ -83,10 +91,49 @@ def _draw_closed(ax: Axes, closed: pd.DataFrame) -> None:
         ax.text(0.5, 0.75, "no clear gap\nto close", size=10, **middle)
     for level, line in ((0, "-"), (1, "--")):
         ax.axhline(level, color="black", lw=0.9, ls=line)
-    ax.set_xticks([0, 1], ["non-\ngeneralizable", "random\n(control)"], size=10)
-    ax.set(xlim=(-0.6, 1.6), ylabel="share of gap closed")
+    names = [words.get(name, name) for name in closed.index]
+    ax.set_xticks(range(len(names)), names, size=10, rotation=30)
+    ax.set(xlim=(-0.6, len(names) - 0.4), ylabel="share of gap closed")
     low, high = ax.get_ylim()
     ax.set_ylim(min(low, -0.1), max(high, 1.1))
+
+
+def plot_gap_parts(
+    cases: Mapping[str, Mapping[str, Tensor]],
+) -> tuple[Axes, pd.DataFrame]:
+    """Draw what the gap between training and test outputs is made of (Eq. 11), group by group.
+
+    Args:
+        cases: label to `Trainings.gap_parts`: part to its values, each (training, order).
+
+    Returns:
+        Axes, and a table: label, part, value, low95, high95 (log odds).
+    """
+    rows = []
+    for label, parts in cases.items():
+        for name, values in parts.items():
+            ordered = name in ("generalizable", "non-generalizable")
+            groups = (
+                {"orders 1, 2": values[:, 1:3], "above": values[:, 3:]} if ordered else {"": values}
+            )
+            for which, some in groups.items():
+                part = f"{name}, {which}" if which else PARTS.get(name, name)
+                rows.append((label, part, *interval(some.sum(-1))))
+    table = pd.DataFrame(rows, columns=["label", "part", "value", "low95", "high95"])
+    names = list(dict.fromkeys(table["part"]))
+    _, ax = plt.subplots(figsize=(7.2, 0.55 * len(names) + 1.2))
+    colours, thick = sns.color_palette("colorblind"), 0.8 / len(cases)
+    for i, label in enumerate(cases):
+        mine = table[table["label"] == label].set_index("part").loc[names]
+        place = np.arange(len(names)) + thick * (i - (len(cases) - 1) / 2)
+        ax.barh(place, mine["value"], 0.9 * thick, color=colours[i], label=no_math(label))
+        ax.errorbar(mine["value"], place, xerr=_reach(mine, "value"), **WHISKERS)
+    ax.axvline(0, color="black", lw=0.8)
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    ax.set_xlabel("training less test (log odds)")
+    ax.legend(loc="best")
+    return ax, table
 
 
 def plot_removed_outputs(

@@ -75,6 +75,12 @@ def spread_apart(places: np.ndarray, low: float, high: float, gap: float) -> np.
     return moved
 
 
+def line_look(i: int) -> dict[str, Any]:
+    """Return colour, marker and style of the i-th of several lines."""
+    colour = sns.color_palette("colorblind")[i % 10]
+    return {"color": colour, "marker": "os^Dv<>P"[i % 8], "ls": ["-", "--", "-.", ":"][i % 4]}
+
+
 def mark_phases(ax: Axes, phases: Phases, steps: Sequence[int]) -> None:
     for name in ("t1", "t2"):
         step = getattr(phases, name)

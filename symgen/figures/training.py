@@ -5,11 +5,10 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from symgen.figures.style import COLOURS, legend_below, mark_phases, panel_rows
+from symgen.figures.style import COLOURS, legend_below, line_look, mark_phases, panel_rows
 from symgen.literal import no_math
 from symgen.method.phases import Phases
 
@@ -18,7 +17,13 @@ QUANTITIES = {
     "count": "Number of interactions N",
     "gap": "Gap, test loss minus training loss (nats)",
     "mean_order": "Mean order of interactions",
+    "uncancelled": "Share of the strength that is left when signs cancel",
 }
+
+
+# Colours of the phases: what generalizes is learned; less of it; hardly any.
+PHASES = (COLOURS["generalizable"], COLOURS["or"], COLOURS["non-generalizable"])
+MOVED = {"power": "H", "lift": "H above chance", "count": "N"}
 
 
 def plot_dynamics(table: pd.DataFrame, phases: Phases) -> tuple[Figure, pd.DataFrame]:
@@ -94,9 +99,10 @@ def plot_several_dynamics(
     left, rows = start / (stop / start) ** 0.12, []
     for i, (label, table) in enumerate(tables.items()):
         x = _beside(table, left)
-        look = {"ls": ["-", "--", "-.", ":"][i % 4], "color": _look(i)["color"]}
+        look = line_look(i)
+        marker = look.pop("marker")
         for ax, name in zip(axes[:, 0], names, strict=True):
-            _band(ax, x, table, name, label=no_math(label), ms=5, **{**look, **_look(i)})
+            _band(ax, x, table, name, label=no_math(label), ms=5, marker=marker, **look)
             if name == "power":
                 ax.plot(x, table["chance"], lw=0.9, alpha=0.8, **look)
             bounds = [table.get(f"{name}_{side}95", table[name]) for side in ("low", "high")]
@@ -118,6 +124,94 @@ def plot_several_dynamics(
     handles, labels = last.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", handlelength=4)
     return figure, pd.concat(rows, ignore_index=True)
+
+
+def plot_cases(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
+    """Draw H, N and the loss gap of some cases side by side, with their phases shaded.
+
+    Args:
+        table: of `case_table`.
+
+    Returns:
+        Figure, and the table.
+    """
+    labels = [*dict.fromkeys(table["label"])]
+    rows = {"power": "H", "count": "N", "gap": "loss gap (nats)"}
+    shape = {"figsize": (7.2, 5.6), "sharex": "col", "sharey": "row", "squeeze": False}
+    figure, axes = plt.subplots(len(rows), len(labels), **shape)
+    colours = dict(zip(rows, ("generalizable", "network", "non-generalizable"), strict=True))
+    for column, label in zip(axes.T, labels, strict=True):
+        case = table[table["label"] == label]
+        left = _trained(case).min() / 2
+        for ax, (name, words) in zip(column, rows.items(), strict=True):
+            part = case[case["quantity"] == name]
+            x = _beside(part, left).to_numpy()
+            look = {"color": COLOURS[colours[name]], "marker": "o", "ms": 4}
+            named = {"low95": "value_low95", "high95": "value_high95"}
+            _band(ax, x, part.rename(columns=named), "value", **look)
+            if name == "power":
+                chance = case[case["quantity"] == "chance"]["value"]
+                ax.plot(x, chance, ls="--", lw=1, color=COLOURS["chance"], label="chance level")
+            _shade(ax, x, part["phase"], numbers=name == "power")
+            ax.set_ylabel(words if ax is axes[[*rows].index(name), 0] else "")
+        column[0].set_title(no_math(label), size=10.5)
+        column[-1].set(xscale="log", xlabel="epochs (left: untrained)")
+    for ax in axes[:2].flat:
+        ax.set_ylim(0, None)
+    axes[0, 0].legend(loc="lower right", fontsize=9)
+    return figure, table
+
+
+def _shade(ax: Axes, x: np.ndarray, phase: pd.Series, numbers: bool) -> None:
+    """Shade each phase from where the one before it ends, and write its number on top."""
+    numbered = [*phase.fillna(0).astype(int)]
+    start = x[0]
+    for i, number in enumerate(numbered):
+        if number in numbered[i + 1 : i + 2]:
+            continue
+        if number:
+            ax.axvspan(start, x[i], color=PHASES[number - 1], alpha=0.13, lw=0)
+            if numbers:
+                place = ((start * x[i]) ** 0.5, 1.0)
+                text = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points"}
+                ax.annotate(str(number), place, (0, -12), ha="center", size=9.5, **text)
+        start = x[i]
+
+
+def plot_moves(table: pd.DataFrame, rows: str, columns: str) -> tuple[Figure, pd.DataFrame]:
+    """Draw how H, H above chance and N move on a map of trainings: one panel a quantity and change.
+
+    Args:
+        table: of `when_table`; where it has further factors, their cells are averaged.
+        rows, columns: factors.
+
+    Returns:
+        Figure, and a table: quantity, change, the factors, value.
+    """
+    words = {"first": "up to its extreme", "then": "from there to the end"}
+    mean = table.groupby(["quantity", "change", rows, columns])["value"].mean().sort_index()
+    quantities = list(dict.fromkeys(table["quantity"]))
+    figure, axes = panel_rows(len(quantities), 2, 7.2, 2.3)
+    for pair, quantity in zip(axes, quantities, strict=True):
+        for ax, (change, told) in zip(pair, words.items(), strict=True):
+            grid = mean[quantity, change].unstack(columns)
+            reach = max(float(mean[quantity].abs().max()), 1e-9)
+            ax.imshow(grid, cmap="RdBu_r", vmin=-reach, vmax=reach, aspect="auto")
+            digits = "+.0f" if reach >= 10 else "+.1f" if reach >= 1 else "+.2f"
+            for (y, x), value in np.ndenumerate(grid.to_numpy()):
+                dark = {"color": "white" if abs(value) > 0.6 * reach else "black"}
+                number = "" if np.isnan(value) else f"{value:{digits}}"
+                ax.text(x, y, number, ha="center", va="center", **dark)
+            ax.set_xticks(range(grid.shape[1]), grid.columns)
+            ax.set_yticks(range(grid.shape[0]), grid.index)
+            ax.set(xlabel=columns, ylabel=rows)
+            ax.grid(visible=False)
+            ax.set_title(f"{MOVED[quantity]}, {told}", size=11)
+    for ax in axes[:, 1]:
+        ax.set_ylabel("")
+    for ax in axes[:-1].flat:
+        ax.set_xlabel("")
+    return figure, mean.reset_index()
 
 
 def plot_training(records: Mapping[str, pd.DataFrame]) -> tuple[Figure, pd.DataFrame]:
@@ -172,7 +266,8 @@ def plot_boundaries(draws: Mapping[str, pd.DataFrame]) -> tuple[Figure, pd.DataF
         for mark in found[found["boundary"] == name].itertuples():
             x = len(steps) if pd.isna(mark.step) else place[int(mark.step)]
             size, y = 25 + 330 * mark.share, row[mark.label]
-            ax.scatter(x, y, s=size, alpha=0.75, **_look(y))
+            look = line_look(y)
+            ax.scatter(x, y, s=size, alpha=0.75, color=look["color"], marker=look["marker"])
             if mark.share >= 0.05:
                 note = {"textcoords": "offset points", "size": 8.5, "ha": "center"}
                 ax.annotate(f"{mark.share:.0%}", (x, y), (0, 4 + 0.5 * size**0.5), **note)
@@ -189,11 +284,6 @@ def _band(ax: Axes, x: np.ndarray | pd.Series, table: pd.DataFrame, name: str, *
     if f"{name}_low95" in table:
         bounds = table[f"{name}_low95"], table[f"{name}_high95"]
         ax.fill_between(x, *bounds, color=look["color"], alpha=0.18, lw=0)
-
-
-def _look(i: int) -> dict:
-    """Return colour and marker of the i-th of several lines."""
-    return {"color": sns.color_palette("colorblind")[i % 10], "marker": "os^Dv<>P"[i % 8]}
 
 
 def _trained(table: pd.DataFrame) -> pd.Series:

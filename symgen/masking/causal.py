@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from symgen.masking.hooks import call
+from symgen.masking.hooks import call, only_logits_at
 from symgen.masking.mask_values import MaskValue
 from symgen.masking.prefix_tree import tree_outputs
 from symgen.masking.spans import TextVariables
@@ -116,16 +116,21 @@ def _removed_outputs(
                     f"prompt {row}: with all variables removed nothing is left to continue; leave "
                     "a word out of the variables, or mask by an embedding"
                 )
+            # Of equal lengths, side by side, the same few positions are asked for.
+            order = present_at(owners, states, variables.n)[0].sum(1).argsort(stable=True)
             done = 0
             while done < len(states):
                 with batch.halving():
-                    some = states[done : done + batch.size]
+                    some = order[done : done + batch.size]
                     keep = present_at(owners, some, variables.n)[0]
                     length = keep.sum(1)
                     # What is kept moves to the left; what is right of it is never looked at.
                     front = (~keep).int().argsort(dim=1, stable=True)[:, : int(length.max())]
-                    logits = model(input_ids=ids[front].to(device)).logits
-                    last = logits[torch.arange(len(some)), (length - 1).to(logits.device)]
+                    ends, end = (length - 1).unique(return_inverse=True)
+                    kept = only_logits_at(model, ends)
+                    logits = model(input_ids=ids[front].to(device), **kept).logits
+                    end = end if kept else length - 1
+                    last = logits[torch.arange(len(some)), end.to(logits.device)]
                     v[row, some] = log_odds(last, target[row].expand(len(some))).cpu().double()
                     done += len(some)
                     bar.update(len(some))

@@ -1,7 +1,8 @@
 """Cut a network at a layer: what is below runs on samples, what is above runs on every state."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,10 +20,39 @@ class Inputs(NamedTuple):
     Attributes:
         x: images, token ids or prompts; see `masked_outputs`.
         y: classes or next tokens.
+
+    Example:
+        >>> Inputs.of([(torch.zeros(4, 3), torch.arange(4))] * 2, count=6).y.tolist()
+        [0, 1, 2, 3, 0, 1]
     """
 
     x: Any
     y: Any
+
+    @classmethod
+    def of(cls, batches: Iterable[Any], count: int) -> "Inputs":
+        """Return the first samples of a `DataLoader`, the same ones for all that is asked of them.
+
+        Args:
+            batches: pairs of an input tensor (sample, ...) and labels (sample,).
+            count: number of samples.
+
+        Raises:
+            ValueError: for batches of anything else, or fewer samples.
+        """
+        xs, ys, have = [], [], 0
+        for batch in batches:
+            if len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
+                raise ValueError(
+                    f"a batch is {type(batch).__name__} of {len(batch)}; expected a pair of "
+                    "tensors, inputs and labels. Make Inputs(x, y) of what the network takes"
+                )
+            xs, ys, have = [*xs, batch[0]], [*ys, batch[1]], have + len(batch[0])
+            if have >= count:
+                break
+        if not 1 <= count <= have:
+            raise ValueError(f"count = {count}: the batches hold {have} samples")
+        return cls(torch.cat(xs)[:count], torch.cat(ys)[:count])
 
 
 CHANNELS_FIRST = (
@@ -33,6 +63,20 @@ CHANNELS_FIRST = (
 def call(model: nn.Module, inputs: Arguments) -> Any:
     """Call a network with a tensor or with named inputs."""
     return model(**inputs) if isinstance(inputs, dict) else model(inputs)
+
+
+def only_logits_at(model: nn.Module, positions: int | Tensor) -> dict[str, int | Tensor]:
+    """Return the option that leaves out the logits of other positions, where a model takes it.
+
+    With a large vocabulary they are the largest thing that a language model computes.
+
+    Args:
+        model: a causal language model of `transformers`.
+        positions: the last so many; or which, as indices.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    taken = "logits_to_keep" in inspect.signature(inner.forward).parameters
+    return {"logits_to_keep": positions} if taken else {}
 
 
 def logits_of(output: Any) -> Tensor:

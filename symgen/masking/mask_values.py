@@ -11,7 +11,10 @@ from torch import Tensor, nn
 from symgen.masking.hooks import Cut, check_layer, feature_maps, layers_to_mask
 from symgen.masking.spans import check_texts
 from symgen.masking.states import evaluating
-from symgen.memory import device_of
+from symgen.memory import device_of, dtype_of
+
+# What a layer's output for one batch may take, in bytes, before it is summed in float64.
+FEATURE_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ def mean_feature(
         images: (sample, channel, height, width), or batches of it, as a loader gives them;
             of a batch that is a tuple the first entry is used.
         layer: a layer's name, or "first_relu" (see `find_layer`), or None for the mean input.
-        batch_size: images run at once, when `images` is one tensor.
+        batch_size: images run at once, when `images` is one tensor; fewer where the layer's output
+            is large.
 
     Raises:
         ValueError: when there is no image, or no such layer.
@@ -54,13 +58,17 @@ def mean_feature(
     with evaluating(model), torch.inference_mode():
         for batch in batches:
             batch = batch[0] if isinstance(batch, tuple | list) else batch
-            batch = batch.to(device_of(model))
+            batch = batch.to(device_of(model), dtype_of(model))
             if not count:
                 layer = None if layer is None else find_layer(model, layer, batch[:1])
-            way = Cut(layer)
-            feature, _ = way.below(model, batch)
-            # Sums in float64 on the CPU do not depend on how the data set is split.
-            total = total + feature.cpu().double().sum(0)
+                way = Cut(layer)
+                at_once = max(1, FEATURE_BYTES // way.below(model, batch[:1])[0].nbytes)
+            for some in batch.split(at_once):
+                feature, _ = way.below(model, some)
+                # Summed where it lies, so that only the sum is copied, if there is float64.
+                feature = feature.cpu() if feature.device.type == "mps" else feature
+                # Sums in float64 do not depend on how the data set is split.
+                total = total + feature.double().sum(0).cpu()
             count += len(batch)
     if not count:
         raise ValueError("mean_feature got no images; pass one or more")

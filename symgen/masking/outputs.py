@@ -16,10 +16,25 @@ returns something else needs an adapter of a few lines::
 
 Any layer of ``Adapter(network).named_modules()`` can then be masked. A text network without
 ``get_input_embeddings`` is masked at its first ``torch.nn.Embedding``.
+
+**A function of your own.** Where the inputs themselves are masked, any function from a batch of
+inputs to logits will do, and any shape of inputs: the features of a table, the times of a series or
+a sound, the pixels of a picture. Its variables are whole numbers, one for each position of the
+inputs. A classifier of scikit-learn and a table of eight columns, each of them a variable::
+
+    symgen.extract(
+        forest.predict_log_proba, symgen.Inputs(table, labels), np.arange(8)[None], table.mean(0)
+    )
+
+`predict_proba` gives probabilities, of which these are the logarithms; one of exactly 0 has none:
+smooth it first, as ``lambda x: np.log(forest.predict_proba(x) + 1e-3)``. A sound of 16,000 samples
+in ten equal pieces has the variables ``torch.arange(16000)[None] // 1600``.
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -27,9 +42,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from symgen.fingerprints import code_fingerprint
+from symgen.fingerprints import code_fingerprint, fingerprint
 from symgen.interactions import Interactions
 from symgen.masking.causal import causal_outputs
+from symgen.masking.functions import FunctionRunner
 from symgen.masking.hooks import (
     Cut,
     call,
@@ -43,17 +59,27 @@ from symgen.masking.mask_values import MaskValue, word_embedding
 from symgen.masking.patches import ImageVariables
 from symgen.masking.spans import TextVariables
 from symgen.masking.states import StateRunner, evaluating, run_all
-from symgen.memory import check_states, device_of
-from symgen.split.sparsify import sparsify
+from symgen.memory import check_states, device_of, dtype_of
+from symgen.split.sparsify import DeadOutputWarning, sparsify, warn_dead
 from symgen.storage import cached
+from symgen.transforms import count_variables
+
+# Up to so many variables the split runs on a GPU where there is one, all samples at once; with more
+# it is a long chain of small steps. `python -m benchmarks --only device` measures the choice.
+GPU_LAST = 12
+
+#: What is masked; a tensor or array has the number of the variable at each position of the inputs.
+Variables = ImageVariables | TextVariables | Tensor | np.ndarray
+#: What stands in its place; a number, tensor or array where the inputs themselves are masked.
+Value = MaskValue | Tensor | np.ndarray | np.generic | float | None
 
 
 def masked_outputs(
-    model: nn.Module,
+    model: nn.Module | Callable[[Any], Any],
     x: Any,
     target: Tensor | np.ndarray | Sequence,
-    variables: ImageVariables | TextVariables,
-    baseline: MaskValue | Callable[[nn.Module], MaskValue | None] | None,
+    variables: Variables,
+    baseline: Value | Callable[[nn.Module], MaskValue | None],
     batch_size: int | None = None,
     *,
     key: Mapping | None = None,
@@ -67,16 +93,24 @@ def masked_outputs(
 
     Args:
         model: any module; see the module's text for adapters. It is used in evaluation mode, and
-            its mode is restored. Inputs are moved to its device.
+            its mode is restored. Inputs are moved to its device. Or any function from inputs
+            (batch, ...) to logits (batch, class), or to the log odds (batch,) of class 1 of two, as
+            a tensor or array.
         x: images (sample, channel, height, width); token ids (sample, position), or a mapping
             with ``input_ids`` and ``attention_mask``, padded on the right; for a causal language
-            model also a list of token ids, one tensor per prompt.
+            model also a list of token ids, one tensor per prompt; for a function floating inputs
+            (sample, ...), a tensor or an array: it is called with what it is given here.
         target: (sample,) whole numbers: the class of each sample, or the next token's id for a
             causal language model. A tensor, array or list. For a list of prompts also a list of
             lists: v is then of all these tokens, one after the other.
-        variables: of the same samples. Bit i of a state tells whether variable i is present.
+        variables: of the same samples. Bit i of a state tells whether variable i is present. For a
+            function, or a module whose inputs are masked, whole numbers (sample or 1, ...): the
+            variable of each input position, -1 for one that is never masked. Fewer axes than the
+            inputs have are the last ones.
         baseline: the mask value: what masked variables are replaced with, and at which layer; or
-            a function that makes it for a network. None leaves the words of a prompt out.
+            a function that makes it for a network. None leaves the words of a prompt out. For
+            variables that are numbers, a number, tensor or array that broadcasts to one sample;
+            NaN for a function that takes it for a missing value.
         batch_size: masked states per forward call; by default what free memory allows, up to a
             size that suits the device. It is halved, with a `BatchSizeWarning`, if memory runs out.
         key: what identifies the model, and the mask value where that is a function. With it the
@@ -87,76 +121,152 @@ def masked_outputs(
         (sample, 2^n) in float64 on the CPU.
 
     Raises:
-        ValueError: for samples, labels, variables or a mask value that do not fit together.
+        ValueError: for samples, labels, variables or a mask value that do not fit together, and
+            for a function that returns probabilities.
         MemoryError: when 2^n states cannot be held, or not be split afterwards.
         FloatingPointError: when the network's logits of a sample are NaN or infinite.
         RuntimeError: when the network gives another output the second time (a random layer).
     """
 
+    numbered = isinstance(variables, Tensor | np.ndarray)
+
     def compute() -> dict[str, Tensor]:
-        with evaluating(model), torch.inference_mode():
+        module = isinstance(model, nn.Module)
+        with evaluating(model) if module else nullcontext(), torch.inference_mode():
             value = baseline(model) if callable(baseline) else baseline
-            text = isinstance(variables, TextVariables)
-            outputs = _text_outputs if text else _image_outputs
-            v = outputs(model, x, target, variables, value, batch_size, progress)
+            if numbered or not module:
+                runner = FunctionRunner(model, x, _labels(target), variables, value)
+                v = run_all(runner, batch_size, progress)
+            else:
+                text = isinstance(variables, TextVariables)
+                outputs = _text_outputs if text else _image_outputs
+                v = outputs(model, x, target, variables, value, batch_size, progress)
         return {"v": v.cpu().double().clone()}
 
-    count = len(x["input_ids"]) if hasattr(x, "keys") else len(x)
-    if not count == len(target) == len(variables) or not count:
+    tokens = hasattr(x, "keys") and isinstance(variables, TextVariables)
+    count = len(x["input_ids"]) if tokens else len(x)
+    common = numbered and len(variables) == 1
+    if not count == len(target) == (count if common else len(variables)) or not count:
         raise ValueError(
             f"x has {count} samples, target {len(target)} and variables {len(variables)}; "
             "they must be the same, one or more"
         )
-    check_states(count, variables.n)
+    check_states(count, int(variables.max()) + 1 if numbered else variables.n)
     if key is None:
         return compute()["v"]
     everything = {
         "model": dict(key), "x": x, "target": target, "variables": variables,
         "mask value": None if callable(baseline) else baseline,
-        "code": code_fingerprint(masked_outputs, type(variables)),
+        "code": code_fingerprint(masked_outputs, *[type(variables)] * (not numbered)),
     }  # fmt: skip
     return cached("outputs", everything, compute)["v"]
 
 
 def extract(
-    model: nn.Module,
+    model: nn.Module | Callable[[Any], Any],
     inputs: Any,
-    variables: ImageVariables | TextVariables,
-    mask_value: MaskValue | Callable[[nn.Module], MaskValue | None] | None,
+    variables: Variables,
+    mask_value: Value | Callable[[nn.Module], MaskValue | None],
     *,
     noise: float = 0.02,
     tol: float = 1e-3,
+    names: Sequence | None = None,
     **options: Any,
 ) -> Interactions:
     """Return the interactions of a network on some samples: outputs on all masks, then their split.
 
     Args:
-        model: any module.
-        inputs: with x and y, such as the samples of a data set; see `masked_outputs`.
+        model: any module, or any function from masked inputs to logits; see `masked_outputs`.
+        inputs: with x and y, such as the samples of a data set, or `Inputs`.
         variables: of the same samples.
-        mask_value: what masked variables are replaced with.
+        mask_value: what masked variables are replaced with. Where it is a function, what it makes
+            of the network identifies stored outputs, along with the `key`.
         noise, tol: see `sparsify`.
+        names: of the variables, of all samples alike or one list for each; by default the words of
+            a text's variables.
         **options: of `masked_outputs`: batch_size, key, progress.
+
+    Returns:
+        Interactions that know the names and, with a key, the fingerprints of the key ("model") and
+        of samples and variables ("inputs").
+
+    Raises:
+        ValueError: for inputs without x and y, and see `masked_outputs`.
     """
+    if not hasattr(inputs, "x") or not hasattr(inputs, "y"):
+        raise ValueError(
+            f"inputs are {type(inputs).__name__}; expected samples with x and y: "
+            "symgen.Inputs(x, y), or symgen.Inputs.of(loader, count) of a DataLoader"
+        )
+    if callable(mask_value):
+        with evaluating(model), torch.inference_mode():
+            mask_value = mask_value(model)
     v = masked_outputs(model, inputs.x, inputs.y, variables, mask_value, **options)
-    return split_outputs(v, noise, tol, options.get("progress", True))
+    found = split_outputs(v, noise, tol, options.get("progress", True))
+    if names is None:
+        names = getattr(variables, "words", ()) or None
+    about = identity(options.get("key"), inputs, variables)
+    return dataclasses.replace(found, names=names, about=about)
+
+
+def identity(key: Mapping | None, inputs: Any, variables: Variables) -> dict[str, str]:
+    """Return what identifies interactions: fingerprints of a network's key, and of the samples.
+
+    Args:
+        key: of the network; without it nothing is known.
+        inputs: with x and y.
+        variables: of the same samples.
+    """
+    if key is None:
+        return {}
+    samples = fingerprint([inputs.x, inputs.y, variables])
+    return {"model": fingerprint(dict(key)), "inputs": samples}
 
 
 def split_outputs(
-    v: Float[Tensor, "sample state"], noise: float = 0.02, tol: float = 1e-3, progress: bool = True
+    v: Float[Tensor, "*batch state"], noise: float = 0.02, tol: float = 1e-3, progress: bool = True
 ) -> Interactions:
-    """Return what `sparsify` does, found again where the same outputs were split before."""
+    """Return what `sparsify` does, found again where the same outputs were split before.
+
+    Up to `GPU_LAST` variables it runs on a GPU where there is one; what it returns lies where v is.
+    """
 
     def compute() -> dict[str, Tensor]:
-        found = sparsify(v, noise=noise, tol=tol, progress=progress)
-        return {f.name: getattr(found, f.name) for f in dataclasses.fields(found)}
+        few = count_variables(v) <= GPU_LAST
+        place = torch.device("cuda") if few and torch.cuda.is_available() else v.device
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeadOutputWarning)
+            found = sparsify(v.to(place), noise=noise, tol=tol, progress=progress)
+        return found.to(v.device).tensors()
 
     key = {"v": v, "noise": noise, "tol": tol, "code": code_fingerprint(sparsify)}
-    return Interactions(**cached("splits", key, compute))
+    found = Interactions(**cached("splits", key, compute))
+    # Of what is found again, too.
+    warn_dead(v.reshape(-1, v.shape[-1]))
+    return found
+
+
+def state_runner(
+    model: nn.Module,
+    x: Any,
+    target: Tensor | np.ndarray | Sequence,
+    variables: ImageVariables | TextVariables,
+    mask_value: MaskValue,
+) -> StateRunner:
+    """Return what runs a classifier on any masked states of its samples, also with gradients.
+
+    Args:
+        model: a classifier of images or texts, in evaluation mode.
+        x, target, variables: see `masked_outputs`.
+        mask_value: what masked variables are replaced with; the runner's `value` can be changed.
+    """
+    if isinstance(variables, TextVariables):
+        return _encoder_runner(model, x, _labels(target), variables, mask_value)
+    return _image_runner(model, x, _labels(target), variables, mask_value)
 
 
 def _image_outputs(model, x, target, variables, mask_value, batch_size, progress) -> Tensor:
-    runner = _image_runner(model, x, _labels(target), variables, mask_value)
+    runner = state_runner(model, x, target, variables, mask_value)
     return run_all(runner, batch_size, progress)
 
 
@@ -164,7 +274,7 @@ def _image_runner(model, x, target, variables, mask_value) -> StateRunner:
     device = device_of(model)
 
     def inputs_of(first, count):
-        part = x[first : first + count].to(device)
+        part = x[first : first + count].to(device, dtype_of(model))
         return part.contiguous(memory_format=torch.channels_last)
 
     if not (isinstance(x, Tensor) and x.dim() == 4 and x.is_floating_point()):
@@ -213,7 +323,7 @@ def _text_outputs(model, x, target, variables, mask_value, batch_size, progress)
         prompts = [torch.as_tensor(prompt).long() for prompt in x]
     else:
         if mask_value is not None:
-            runner = _encoder_runner(model, x, _labels(target), variables, mask_value)
+            runner = state_runner(model, x, target, variables, mask_value)
             if logits_of(call(model, runner.inputs_of(0, 1))).dim() != 3:
                 return run_all(runner, batch_size, progress)
         ids, mask = _ids_and_mask(x)

@@ -26,7 +26,15 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from symgen.masking.hooks import Cut, check_value, hooked, largest_output, logits_of, replace_once
+from symgen.masking.hooks import (
+    Cut,
+    check_value,
+    hooked,
+    largest_output,
+    logits_of,
+    only_logits_at,
+    replace_once,
+)
 from symgen.masking.mask_values import MaskValue, word_embedding
 from symgen.masking.spans import TextVariables
 from symgen.masking.states import (
@@ -233,10 +241,8 @@ def _accepts(model: nn.Module, name: str) -> bool:
 
 def _options(model: nn.Module, **wanted: Any) -> dict[str, Any]:
     """Return the wanted options that the model takes, and logits of the last position only."""
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    last_only = "logits_to_keep" in inspect.signature(inner.forward).parameters
     options = {name: value for name, value in wanted.items() if _accepts(model, name)}
-    return options | ({"logits_to_keep": 1} if last_only else {})
+    return options | only_logits_at(model, 1)
 
 
 def new_cache() -> Any:

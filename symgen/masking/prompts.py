@@ -13,7 +13,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from symgen.literal import plain
-from symgen.masking.hooks import Inputs
+from symgen.masking.hooks import Inputs, only_logits_at
 from symgen.masking.spans import (
     TextVariables,
     check_texts,
@@ -224,7 +224,8 @@ def first_probability(model: nn.Module, tokenizer: Any, prompt: Prompt) -> float
     """Return the probability that a model gives the first token of a prompt's target."""
     ids, target = target_tokens(prompt, tokenizer)
     with evaluating(model):
-        logits = model(input_ids=ids[None].to(device_of(model))).logits[0, -1]
+        kept = only_logits_at(model, 1)
+        logits = model(input_ids=ids[None].to(device_of(model)), **kept).logits[0, -1]
     probability = float(logits.float().softmax(-1)[target[0]])
     if math.isnan(probability):
         raise FloatingPointError(

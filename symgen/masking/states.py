@@ -52,7 +52,38 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-class StateRunner:
+class Runner:
+    """What `run_all` asks for: v of samples on states, and their logits with nothing masked.
+
+    Attributes:
+        n: variables of a sample.
+        target: (sample,) outcome.
+        device: where v is computed.
+        grouped: whether inputs of several samples fit into one batch.
+    """
+
+    n: int
+    target: Int[Tensor, " sample"]
+    device: torch.device
+    grouped: bool = True
+
+    @property
+    def batch_size(self) -> int:
+        """How many states to run at once, where nobody says."""
+        raise NotImplementedError
+
+    def plain(self, first: int, count: int = 1) -> Float[Tensor, "sample outcome"]:
+        """Return the logits of some samples, nothing masked, by a plain forward."""
+        raise NotImplementedError
+
+    def run(
+        self, first: int, count: int, states: Int[Tensor, " state"]
+    ) -> Float[Tensor, "sample state"]:
+        """Return v of some samples on the same states."""
+        raise NotImplementedError
+
+
+class StateRunner(Runner):
     """Masks features by state and runs what lies above them.
 
     Args:
@@ -87,25 +118,29 @@ class StateRunner:
         self._below: tuple[Any, Any] | None = None
         self._buffer: Tensor | None = None
 
+    @property
+    def batch_size(self) -> int:
+        """How many states to run at once, where nobody says."""
+        return automatic_batch(self.model, self.inputs_of(0, 1))
+
     def plain(self, first: int, count: int = 1) -> Float[Tensor, "sample outcome"]:
         """Return the logits of some samples, nothing masked, by a plain forward."""
         return last(logits_of(call(self.model, self.inputs_of(first, count))))
 
     def run(
-        self, first: int, count: int, states: Int[Tensor, " state"]
+        self, first: int, count: int, states: Int[Tensor, " state"] | Int[Tensor, "sample state"]
     ) -> Float[Tensor, "sample state"]:
-        """Return v of some samples on the same states."""
+        """Return v of some samples on the same states, or each on its own."""
         table, shape, rest = self._prepared(first, count)
+        size = states.shape[-1]
         owners = self.owners[first : first + count].flatten(1)[:, : len(table) // (2 * count)]
         keep = present_at(owners, states.to(self.device), self.n)
         own = torch.arange(owners.numel(), device=self.device, dtype=torch.int32)
         row = own.view(count, 1, -1) + keep * own.numel()
-        buffer = self._masked((count * len(states), *shape), table)
-        by_position = buffer.movedim(1 + self.channel, -1).view(-1, table.shape[1])
-        torch.index_select(table, 0, row.flatten(), out=by_position)
-        logits = last(self.way.above(self.model, buffer, rest, len(states)))
-        target = self.target[first : first + count].repeat_interleave(len(states))
-        return log_odds(logits, target).reshape(count, len(states))
+        features = self._masked((count * size, *shape), table, row.flatten())
+        logits = last(self.way.above(self.model, features, rest, size))
+        target = self.target[first : first + count].repeat_interleave(size)
+        return log_odds(logits, target).reshape(count, size)
 
     def _prepared(self, first: int, count: int) -> tuple[Tensor, torch.Size, Arguments]:
         """Return a table of masked and then of kept values, a row for every position.
@@ -120,24 +155,37 @@ class StateRunner:
             self._below = (first, count), (table, feature.shape[1:], rest)
         return self._below[1]
 
-    def _masked(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Return memory for masked features: kept between batches, channels last for images."""
+    def _masked(self, shape: tuple[int, ...], table: Tensor, row: Tensor) -> Tensor:
+        """Return features made of rows of the table, channels last for images.
+
+        They lie in memory that is kept between batches, but where gradients are to flow: what is
+        written into memory has none.
+        """
+        if torch.is_grad_enabled():
+            positions = [size for i, size in enumerate(shape) if i != 1 + self.channel]
+            return table.index_select(0, row).view(*positions, -1).movedim(-1, 1 + self.channel)
         if self._buffer is None or self._buffer.shape != shape:
             self._buffer = None
             layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
             self._buffer = torch.empty(
-                shape, dtype=like.dtype, device=like.device, memory_format=layout
+                shape, dtype=table.dtype, device=table.device, memory_format=layout
             )
+        by_position = self._buffer.movedim(1 + self.channel, -1).view(-1, table.shape[1])
+        torch.index_select(table, 0, row, out=by_position)
         return self._buffer
 
 
 def present_at(
-    owners: Int[Tensor, "sample *position"], states: Int[Tensor, " state"], n: int
-) -> Bool[Tensor, "sample state *position"]:
-    """Return which positions are not masked in each state."""
-    bits = states[:, None] >> torch.arange(n, device=states.device) & 1
+    owners: Int[Tensor, "sample position"],
+    states: Int[Tensor, " state"] | Int[Tensor, "sample state"],
+    n: int,
+) -> Bool[Tensor, "sample state position"]:
+    """Return which positions are not masked in each state, of all samples or of each."""
+    bits = states[..., None] >> torch.arange(n, device=states.device) & 1
     present = nn.functional.pad(bits.bool(), (0, 1), value=True)
-    return present.T[owners].movedim(-1, 1)
+    if states.dim() == 1:
+        return present.T[owners].movedim(-1, 1)
+    return present.gather(-1, owners.long()[:, None].expand(-1, states.shape[1], -1))
 
 
 def last(logits: Tensor) -> Tensor:
@@ -145,13 +193,11 @@ def last(logits: Tensor) -> Tensor:
     return logits[:, -1] if logits.dim() == 3 else logits
 
 
-def run_all(runner: StateRunner, batch_size: int | None, progress: bool) -> Tensor:
+def run_all(runner: Runner, batch_size: int | None, progress: bool) -> Tensor:
     """Return v of all samples on all states, with the checks that `masked_outputs` promises."""
     samples, states = len(runner.target), 2**runner.n
     check_outcomes(runner.plain(0), runner.target)
-    batch = Batch(
-        automatic_batch(runner.model, runner.inputs_of(0, 1)) if batch_size is None else batch_size
-    )
+    batch = Batch(runner.batch_size if batch_size is None else batch_size)
     order = torch.arange(states)
     v = torch.empty(samples, states, device=runner.device, dtype=widest(runner.device))
     done = 0
@@ -188,7 +234,7 @@ def check_finite(v: Float[Tensor, "sample state"], first: int) -> None:
         )
 
 
-def check_all(runner: StateRunner, first: int, v: Float[Tensor, "sample state"]) -> None:
+def check_all(runner: Runner, first: int, v: Float[Tensor, "sample state"]) -> None:
     """Hold v[N] of some samples against a plain forward, and look for what is not finite.
 
     Raises:

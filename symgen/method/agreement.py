@@ -15,6 +15,7 @@ from torch import Tensor
 
 from symgen.interactions import Interactions
 from symgen.method.statistics import Interval, check_draws, interval, resampled
+from symgen.method.study import Study
 from symgen.method.transfer import jaccard, order_spectrum, transfer
 
 Marks = Bool[Tensor, "sample type state"]
@@ -80,6 +81,14 @@ class Agreement:
             "B accepts all": [(torch.stack(target.salient(), -2), to_c)],
         })  # fmt: skip
 
+    @classmethod
+    def of_study(cls, study: Study) -> "Agreement":
+        """Return the agreement of a study's two baselines, on parts B and C of the data."""
+        target, (b, c) = study.interactions()
+        first = study.runs[1]
+        untrained = study.extract(first.load(0), first.key(0))
+        return cls.of(target, b, c, untrained, seed=study.seed)
+
     @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
         """Order spectra of all salient interactions, and of those that generalize to B and to C."""
@@ -97,7 +106,7 @@ class Agreement:
         """Return Jaccard of the two generalizable spectra; NaN where both are empty."""
 
         def overlap(one: Tensor, two: Tensor) -> Tensor:
-            return _defined_jaccard(self._spectrum(one), self._spectrum(two))
+            return jaccard(self._spectrum(one), self._spectrum(two))
 
         return self._averaged(name, overlap)
 
@@ -107,7 +116,7 @@ class Agreement:
 
         def overlap(*spectra: Tensor) -> float:
             means = torch.stack([x.mean(0) for x in spectra])
-            return float(_defined_jaccard(means[::2], means[1::2]).nanmean())
+            return float(jaccard(means[::2], means[1::2]).nanmean())
 
         return resampled(overlap, *drawn, share=True)
 
@@ -144,12 +153,6 @@ class Agreement:
             return float(np.mean(found)) if found else float("nan")
 
         return resampled(kappa, torch.arange(len(self.target)))
-
-
-def _defined_jaccard(one: Tensor, two: Tensor) -> Tensor:
-    """Return Jaccard of spectra; NaN, rather than 1, for two empty ones."""
-    either = (one.abs() + two.abs()).sum((-2, -1))
-    return jaccard(one, two).where(either > 0, torch.nan)
 
 
 def agreement_table(found: Mapping[str, Agreement]) -> pd.DataFrame:

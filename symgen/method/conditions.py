@@ -10,11 +10,25 @@ from torch import Tensor
 
 from symgen.interactions import Interactions
 from symgen.method.statistics import Interval, interval, median_interval
+from symgen.method.study import Study
 from symgen.split.sparsify import sparsify
 from symgen.transforms import count_variables, interaction_order
 
 #: The measure of `condition_values` whose samples have a long tail.
 MEDIAN = "3: median p"
+
+
+def stages(study: Study) -> dict[str, int]:
+    """Return the steps of a study's untrained, early and trained target."""
+    steps = study.runs[0].steps
+    return {"untrained": steps[0], "early": steps[len(steps) // 2], "trained": steps[-1]}
+
+
+def outputs_of(study: Study) -> tuple[dict[str, Tensor], Interactions]:
+    """Return v of a study's target in its `stages`, and the interactions of the trained one."""
+    run = study.runs[0]
+    outputs = {name: study.outputs(run.load(t), run.key(t)) for name, t in stages(study).items()}
+    return outputs, study.extract(run.load(), run.key())
 
 
 def strength_above(effects: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch order"]:
@@ -72,13 +86,15 @@ def never_falls(u: Float[Tensor, "*batch order"]) -> Float[Tensor, "*batch"]:
 def downward(u: Float[Tensor, "*batch order"]) -> Float[Tensor, "*batch"]:
     """Return the part of all movement of u that goes down: 0 where Condition 2 holds, 1 at worst.
 
+    NaN where u never moves.
+
     Example:
         >>> downward(torch.tensor([0.0, 3.0, 2.0, 3.0]))
         tensor(0.2000)
     """
     steps = u.diff(dim=-1)
     total = steps.abs().sum(-1)
-    return steps.clamp(max=0).sum(-1).abs() / total.where(total > 0, 1.0)
+    return steps.clamp(max=0).sum(-1).abs() / total.where(total > 0, torch.nan)
 
 
 def smallest_exponent(u: Float[Tensor, "*batch order"]) -> Float[Tensor, "*batch"]:

@@ -4,12 +4,20 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from symgen.data.planted import planted_outputs
 from symgen.interactions import Interactions
-from symgen.method.transfer import chance_level, generalization_power, interaction_count, transfer
-from symgen.transforms import and_or_outputs, moebius
+from symgen.method.study import Study
+from symgen.method.transfer import (
+    Share,
+    chance_level,
+    generalization_power,
+    interaction_count,
+    transfer,
+)
+from symgen.transforms import and_or_outputs, count_variables, moebius
 
 SIGNS = {"and": " ∧ ", "or": " ∨ "}
 
@@ -172,6 +180,61 @@ def effects_beside(
     })  # fmt: skip
 
 
+def _of_rule(
+    rule: Float[Tensor, "sample state"],
+) -> tuple[Bool[Tensor, "sample"], Bool[Tensor, "sample state"]]:
+    """Return whether a rule depends on any variable, and which sets hold only those it does."""
+    states, n = torch.arange(rule.shape[-1]), count_variables(rule)
+    effects = moebius(rule).abs()
+    named = effects > 1e-9 * effects.amax(-1, keepdim=True)
+    # A variable plays a role where an effect names it.
+    bits = 2 ** torch.arange(n)
+    used = torch.stack([(named & (states & bit > 0)).any(-1) for bit in bits], -1)
+    return used.any(-1), (states & ~(used * bits).sum(-1, keepdim=True)) == 0
+
+
+def rule_transfer(
+    inter: Interactions, g: Share, rule: Float[Tensor, "sample state"]
+) -> dict[str, Float[Tensor, "sample"]]:
+    """Return how well transfer tells what is of a known rule, weighted by salient strength.
+
+    An interaction is of the rule where all its variables are such that the rule depends on them.
+
+    Args:
+        inter: of a network that was trained on what the rule labels.
+        g: their transfer.
+        rule: what the rule gives on the same masked states.
+
+    Returns:
+        "precision", the share of what transfers that is of the rule, and "base", that share of all;
+        "recall", the share of what is of the rule that transfers, and "false", that share of the
+        rest. NaN where there is nothing of the kind.
+    """
+    used, within = _of_rule(rule)
+    size = (inter.effects.abs() * torch.stack(inter.salient(), -2)).cpu()
+    kept = size * torch.stack(g, -2).cpu()
+    of_rule = within[:, None].to(size)
+
+    def share(part: Tensor, whole: Tensor) -> Tensor:
+        part, whole = part.sum((-2, -1)), whole.sum((-2, -1))
+        return part / whole.where(used & (whole > 0), torch.nan)
+
+    rest = 1 - of_rule
+    return {
+        "precision": share(kept * of_rule, kept), "base": share(size * of_rule, size),
+        "recall": share(kept * of_rule, size * of_rule), "false": share(kept * rest, size * rest),
+    }  # fmt: skip
+
+
+def planted_transfer(study: Study) -> dict[str, Float[Tensor, "sample"]]:
+    """Return the `rule_transfer` of a study of "planted-sentiment", whose rule is known."""
+    chosen, spans = study.drawn()
+    texts = [chosen.show(i) for i in range(len(chosen))]
+    target, baselines = study.interactions()
+    rule = planted_outputs(texts, spans.words, chosen.y)
+    return rule_transfer(target, transfer(target, baselines), rule)
+
+
 def rule_table(
     v: Float[Tensor, "sample state"], inter: Interactions, rule: Float[Tensor, "sample state"]
 ) -> pd.DataFrame:
@@ -187,17 +250,12 @@ def rule_table(
         strength on interactions of nothing but variables that the rule depends on; chance, that
         share for sets of as many variables drawn at random. NaN where there is nothing to compare.
     """
-    states, order = torch.arange(2**inter.n), inter.order.cpu()
-    effects = moebius(rule).abs()
-    named = effects > 1e-9 * effects.amax(-1, keepdim=True)
-    # A variable plays a role where an effect names it.
-    bits = 2 ** torch.arange(inter.n)
-    used = torch.stack([(named & (states & bit > 0)).any(-1) for bit in bits], -1)
-    within = (states & ~(used * bits).sum(-1, keepdim=True)) == 0
+    order = inter.order.cpu()
+    used, within = _of_rule(rule)
     by_order = torch.nn.functional.one_hot(order).double()
     luck = (within.double() @ (by_order / by_order.sum(0)))[:, order]
     size = (inter.effects.abs() * torch.stack(inter.salient(), -2)).sum(-2).cpu()
-    total = size.sum(-1).where(used.any(-1), torch.nan)
+    total = size.sum(-1).where(used, torch.nan)
     total = total.where(total > 0, torch.nan)
     pairs = zip(v.cpu(), rule, strict=True)
     return pd.DataFrame({

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -173,14 +174,14 @@ def strongest_table(inter: Interactions, prompts: Sequence[Prompt]) -> pd.DataFr
         prompts: as many.
 
     Returns:
-        Columns prompt, target, type ("and", "or" or "none"), members, effect (log odds), and "as
-        planted": whether its words, all of them, and its type are those of `planted_reason`;
-        missing where nothing is planted.
+        Columns prompt, target, type ("and", "or" or "none"), members, effect (log odds; NaN where
+        there is none), and "as planted": whether its words, all of them, and its type are those of
+        `planted_reason`; missing where nothing is planted.
     """
     effects = inter.to_frame([prompt.labels for prompt in prompts]).groupby("sample").first()
     rows = []
     for sample, prompt in enumerate(prompts):
-        first = ("none", "", 0.0)
+        first = ("none", "", math.nan)
         if sample in effects.index:
             first = tuple(effects.loc[sample, ["type", "members", "effect"]])
         reason = _reason(prompt)

@@ -1,24 +1,29 @@
 """What the losses would be without the interactions that do not generalize (Section 3.2)."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
+from scipy.optimize import brentq
 from torch import Tensor
 
 from symgen.interactions import Interactions
 from symgen.method.dynamics import Dynamics
 from symgen.method.statistics import Interval, around, check_draws, interval, mean_difference
-from symgen.method.transfer import Share, cross_entropy, remove
+from symgen.method.transfer import Share, cross_entropy, order_spectrum, remove
 
-REMOVALS = ("nothing", "non-generalizable", "random")
+REMOVED = "non-generalizable"
+#: What is removed: nothing; what does not generalize; and the controls. As much salient strength at
+#: random; as many salient interactions at random (G permuted among them); and no interaction, but
+#: all outputs shrunk alike until the training loss is that after the removal.
+REMOVALS = ("nothing", REMOVED, "random", "permuted", "shrunk")
 #: A loss gap up to this, in nats, counts as none.
 SMALL_GAP = 0.02
-
-#: By what was removed; training and test samples need not be as many.
-Losses = Mapping[str, Float[Tensor, "_"]]
+#: What a loss is measured by: the cross-entropy, or -v, of which effects are summands.
+MEASURES = {"nats": cross_entropy, "log odds": torch.neg}
 
 
 def random_share(inter: Interactions, g: Share, seed: int = 0) -> Share:
@@ -48,59 +53,190 @@ def random_share(inter: Interactions, g: Share, seed: int = 0) -> Share:
     return share[..., 0, :], share[..., 1, :]
 
 
-def removal_losses(
+def permuted_share(inter: Interactions, g: Share, seed: int = 0) -> Share:
+    """Return the transfer with its values drawn anew among the salient interactions of a sample.
+
+    The control for removal that keeps how many interactions go, and not their strength.
+
+    Args:
+        inter: interactions.
+        g: their transfer.
+        seed: of the draw.
+    """
+    salient = torch.stack(inter.salient(), -2).flatten(-2).cpu()
+    share = torch.stack(g, -2).flatten(-2).cpu()
+    generator = torch.Generator().manual_seed(seed)
+    # Salient ones first, in random order: what the k-th of them had, the k-th in place gets.
+    drawn = torch.rand(share.shape, generator=generator).where(salient, 2.0).argsort(-1)
+    place = salient.logical_not().sort(dim=-1, stable=True).indices
+    share = share.scatter(-1, place, share.gather(-1, drawn)).unflatten(-1, (2, -1))
+    share = share.to(inter.and_.device)
+    return share[..., 0, :], share[..., 1, :]
+
+
+def removed_outputs(
     inter: Interactions, g: Share, draws: int = 20, seed: int = 0
-) -> dict[str, Float[Tensor, "sample"]]:
-    """Return the loss of every sample before and after removal (Eq. 12), and for the control.
+) -> dict[str, Float[Tensor, "draw sample"]]:
+    """Return v of every sample before and after removal (Eq. 12), and for the drawn controls.
 
     Args:
         inter: interactions of the samples, whose effects are taken from the network's own v[N].
         g: their transfer.
-        draws: random removals that the control averages.
+        draws: random removals of each kind.
         seed: of the draws.
 
     Returns:
-        Losses in nats by what was removed: "nothing", "non-generalizable", and "random"
-        interactions of the same strength.
+        Outputs (log odds) by what was removed: "nothing", "non-generalizable", "random" and
+        "permuted"; the first two have one draw.
 
     Raises:
         ValueError: without a draw.
     """
     check_draws(draws)
-    v = inter.full
-    control = sum(
-        cross_entropy(remove(v, inter, random_share(inter, g, seed + i))) for i in range(draws)
-    )
-    found = (cross_entropy(v), cross_entropy(remove(v, inter, g)), control / draws)
-    return dict(zip(REMOVALS, found, strict=True))
+    v, seeds = inter.full, range(seed, seed + draws)
+    shares = {"random": random_share, "permuted": permuted_share}
+    return {
+        "nothing": v[None],
+        REMOVED: remove(v, inter, g)[None],
+        **{k: torch.stack([remove(v, inter, f(inter, g, i)) for i in seeds])
+           for k, f in shares.items()},
+    }  # fmt: skip
 
 
-def losses_at(dynamics: Dynamics, step: int, seed: int = 0) -> dict[str, Float[Tensor, "sample"]]:
-    """Return the `removal_losses` of the followed samples at a checkpoint.
+@dataclasses.dataclass(frozen=True)
+class Removal:
+    """Losses by what was removed: of single samples of a training, or means of several trainings.
 
-    Args:
-        dynamics: of training or of test samples.
-        step: of the checkpoint.
-        seed: of the control's draws.
+    Attributes:
+        train: kind of removal (see `REMOVALS`) to losses of training samples, or to the mean
+            training loss of each training.
+        test: the same of test samples; samples need not be as many, trainings are the same ones.
+        unit: "samples" or "trainings".
+        measure: of the losses; see `MEASURES`.
     """
-    inter = dynamics.interactions[dynamics.steps.index(step)]
-    return removal_losses(inter, dynamics.shares(step), seed=seed)
+
+    train: Mapping[str, Float[Tensor, "_"]]
+    test: Mapping[str, Float[Tensor, "_"]]
+    unit: str = "samples"
+    measure: str = "nats"
+
+    @classmethod
+    def of(
+        cls, train: Dynamics, test: Dynamics, step: int, seed: int = 0, measure: str = "nats"
+    ) -> "Removal":
+        """Return the losses of the followed samples at a checkpoint, before and after removal.
+
+        Args:
+            train, test: followed on training and on test samples.
+            step: of the checkpoint.
+            seed: of the controls' draws.
+            measure: "nats" or "log odds".
+        """
+        outputs = []
+        for one in (train, test):
+            inter = one.interactions[one.steps.index(step)]
+            outputs.append(removed_outputs(inter, one.shares(step), seed=seed))
+        factor = shrinkage(outputs[0]["nothing"][0], outputs[0][REMOVED][0])
+        for some in outputs:
+            some["shrunk"] = factor * some["nothing"]
+        loss = MEASURES[measure]
+        found = ({k: loss(v).mean(0).cpu().double() for k, v in some.items()} for some in outputs)
+        return cls(*found, measure=measure)
+
+    def __len__(self) -> int:
+        """Return how many of the unit there are."""
+        count = len(self.train["nothing"])
+        return count if self.unit == "trainings" else count + len(self.test["nothing"])
+
+    def difference(self, train: Tensor, test: Tensor) -> Interval:
+        """Return the mean of test values less that of training values, with its 95 % interval."""
+        return interval(test - train) if self.unit == "trainings" else loss_gap(train, test)
+
+    def gap(self, removed: str = "nothing", less: str | None = None) -> Interval:
+        """Return the loss gap that a removal leaves, or how much wider it is than another does."""
+        train, test = (
+            x[removed] - (0 if less is None else x[less]) for x in (self.train, self.test)
+        )
+        return self.difference(train, test)
+
+    @property
+    def clear(self) -> bool:
+        """Whether there is a gap to close: one surely wider than `SMALL_GAP`."""
+        return self.gap().low > SMALL_GAP
+
+    def closed(self, removed: str = REMOVED, less: str | None = None) -> Interval:
+        """Return the share of the loss gap that a removal closes, with its 95 % interval.
+
+        1 closes the gap, 0 leaves it; more than 1 turns it around. The interval is that of the
+        share's first-order error, which takes each unit with its losses before and after.
+
+        Args:
+            removed: one of `REMOVALS`.
+            less: another, whose share is taken off.
+
+        Returns:
+            NaN where there is no clear gap to close.
+
+        Raises:
+            ValueError: for a removal that was not measured.
+        """
+        for name in filter(None, (removed, less)):
+            if name not in self.train or name not in self.test:
+                raise ValueError(f"removed must be one of {[*self.train]}, got {name!r}")
+        if not self.clear:
+            return Interval(*[float("nan")] * 3)
+        before, other = self.gap(), less or "nothing"
+        share = (self.gap(other).mean - self.gap(removed).mean) / before.mean
+        # What each unit adds to the share, to first order.
+        train, test = (
+            ((x[other] - x[removed] - share * x["nothing"]) / before.mean).cpu().double().numpy()
+            for x in (self.train, self.test)
+        )
+        groups = (test - train,) if self.unit == "trainings" else (test, -train)
+        return around(share, *groups)
 
 
-def removal_table(train: Losses, test: Losses) -> pd.DataFrame:
-    """Return mean losses and their gap, with 95 % intervals.
+def shrinkage(before: Float[Tensor, "sample"], after: Float[Tensor, "sample"]) -> float:
+    """Return the factor in [0, 1] by which outputs must shrink to have a mean loss as others have.
 
     Args:
-        train, test: of `removal_losses`, on training and on test samples.
+        before: v of the samples.
+        after: v whose mean cross-entropy is to be met.
+
+    Returns:
+        1 where the loss did not rise; where no factor meets it, the end that comes closer; NaN
+        where an output is.
+
+    Example:
+        >>> round(shrinkage(torch.tensor([4.0, 4.0]), torch.tensor([2.0, 2.0])), 6)
+        0.5
+    """
+    wanted = float(cross_entropy(after).mean())
+    if math.isnan(wanted):
+        return math.nan
+
+    def excess(factor: float) -> float:
+        return float(cross_entropy(factor * before).mean()) - wanted
+
+    if excess(1.0) >= 0:
+        return 1.0
+    # The loss is convex in the factor, so it is largest at an end.
+    if excess(0.0) > 0:
+        return float(brentq(excess, 0.0, 1.0))
+    return float(excess(0.0) < excess(1.0))
+
+
+def removal_table(removal: Removal) -> pd.DataFrame:
+    """Return mean losses and their gap, with 95 % intervals.
 
     Returns:
         Columns removed, group ("training", "test" or "gap"), loss, low95, high95 (nats).
     """
     rows = []
-    for name in REMOVALS:
-        for group, losses in (("training", train), ("test", test)):
+    for name in removal.train:
+        for group, losses in (("training", removal.train), ("test", removal.test)):
             rows.append((name, group, *interval(losses[name])))
-        rows.append((name, "gap", *loss_gap(train[name], test[name])))
+        rows.append((name, "gap", *removal.gap(name)))
     return pd.DataFrame(rows, columns=["removed", "group", "loss", "low95", "high95"])
 
 
@@ -114,49 +250,52 @@ def loss_gap(train: Float[Tensor, "sample"], test: Float[Tensor, "other"]) -> In
     return mean_difference(test, train)
 
 
-def gap_closed(train: Losses, test: Losses, removed: str = "non-generalizable") -> Interval:
-    """Return the share of the loss gap that a removal closes, with its 95 % interval.
-
-    1 closes the gap, 0 leaves it; more than 1 turns it around. The interval is Welch's for the
-    share's first-order error, which takes each sample with its losses before and after.
-
-    Args:
-        train, test: of `removal_losses`.
-        removed: "non-generalizable" or "random".
+def closed_table(cases: Mapping[str, Removal]) -> pd.DataFrame:
+    """Return which share of its loss gap each study closes, by the removal and by the controls.
 
     Returns:
-        NaN where there is no clear gap to close: where its interval reaches down to `SMALL_GAP`.
-
-    Raises:
-        ValueError: for losses that the tables do not have.
-    """
-    if removed not in train or removed not in test:
-        raise ValueError(f"removed must be one of {[*train]}, got {removed!r}")
-    before = loss_gap(train["nothing"], test["nothing"])
-    if not before.low > SMALL_GAP:
-        return Interval(*[float("nan")] * 3)
-    left = loss_gap(train[removed], test[removed]).mean / before.mean
-    first, second = (
-        ((x[removed] - left * x["nothing"]) / before.mean).cpu().double().numpy()
-        for x in (train, test)
-    )
-    return around(1 - left, first, -second)
-
-
-def closed_table(cases: Mapping[str, tuple[Losses, Losses]]) -> pd.DataFrame:
-    """Return which share of its loss gap each study closes, by the removal and by the control.
-
-    Args:
-        cases: label to losses of training and of test samples.
-
-    Returns:
-        Columns label, removed ("non-generalizable" or "random"), closed, low95, high95; see
-        `gap_closed`.
+        Columns label, removed (all of `REMOVALS` but "nothing"), closed, low95, high95; see
+        `Removal.closed`.
     """
     rows = [
-        (k, name, *gap_closed(*case, name)) for k, case in cases.items() for name in REMOVALS[1:]
+        (label, name, *case.closed(name))
+        for label, case in cases.items()
+        for name in case.train
+        if name != "nothing"
     ]
     return pd.DataFrame(rows, columns=["label", "removed", "closed", "low95", "high95"])
+
+
+def output_parts(inter: Interactions, g: Share) -> dict[str, Float[Tensor, "sample order"]]:
+    """Return what v[N] is made of (Eq. 11), by order (log odds).
+
+    Args:
+        inter: interactions.
+        g: their transfer.
+
+    Returns:
+        "generalizable" and "non-generalizable" salient effects and "small" ones, by order 0..n;
+        "small" holds at order 0 what the logical model misses of v[N]; and "nothing shown", v[0],
+        at order 0. They sum to v[N].
+    """
+    kept, all_ = (order_spectrum(inter, x).sum(-2) for x in (g, None))
+    whole = order_spectrum(inter, tau=0.0, relative_to="absolute").sum(-2)
+    small, shown = whole - all_, torch.zeros_like(whole)
+    shown[..., 0] = inter.bias
+    small[..., 0] = inter.full - inter.bias - whole.sum(-1)
+    return {"generalizable": kept, REMOVED: all_ - kept, "small": small, "nothing shown": shown}
+
+
+def gap_parts(train: Dynamics, test: Dynamics, step: int) -> dict[str, Float[Tensor, "order"]]:
+    """Return by how much the mean of each part of v[N] is larger on training samples (log odds).
+
+    The parts of `output_parts`; they sum to the gap in log odds, mean v[N] of training samples
+    less that of test samples.
+    """
+    first, second = (
+        output_parts(x.interactions[x.steps.index(step)], x.shares(step)) for x in (train, test)
+    )
+    return {k: (first[k].mean(0) - second[k].mean(0)).cpu() for k in first}
 
 
 def sure_answers(
@@ -190,7 +329,8 @@ def answer_table(
     """
     rows = []
     for group, pair in outputs.items():
-        before, after = (sure_answers(v, classes) for v in pair)
+        known = ~(pair[0].isnan() | pair[1].isnan())
+        before, after = (sure_answers(v[known], classes) for v in pair)
         for bound, one, two in zip(("surely right", "possibly right"), before, after, strict=True):
             change = interval(two.double() - one.double())
             found = {"before": interval(one), "after": interval(two), "change": change}

@@ -29,6 +29,19 @@ def order_distribution(
     return strength / total.where(total > 0, torch.nan)
 
 
+def mean_order(spectrum: Float[Tensor, "*batch 2 order"]) -> Float[Tensor, "*batch"]:
+    """Return the mean order of the strength in a spectrum; NaN without any.
+
+    Example:
+        >>> mean_order(torch.tensor([[0.0, 2.0, 1.0], [0.0, -1.0, 0.0]]))
+        tensor(1.2500)
+    """
+    strength = spectrum.abs().sum(-2)
+    total = strength.sum(-1)
+    orders = torch.arange(strength.shape[-1], dtype=strength.dtype, device=strength.device)
+    return strength @ orders / total.where(total > 0, torch.nan)
+
+
 def order_thirds(
     spectrum: Float[Tensor, "sample 2 order"],
 ) -> tuple[Float[Tensor, "sample"], Float[Tensor, "sample"], Float[Tensor, "sample"]]:

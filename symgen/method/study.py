@@ -1,5 +1,6 @@
 """A target network and its baselines on a data set, with the samples to look at, in one call."""
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
@@ -7,26 +8,32 @@ from typing import Any
 
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from symgen.data.datasets import Data, Samples, load_dataset
+from symgen.data.hub import own_folder
 from symgen.fingerprints import code_fingerprint
 from symgen.interactions import Interactions
 from symgen.literal import nearest
-from symgen.masking.mask_values import MaskValue, mean_feature, token_embedding
-from symgen.masking.outputs import masked_outputs, split_outputs
+from symgen.masking.hooks import Inputs
+from symgen.masking.mask_values import MaskValue, find_layer, mean_feature, token_embedding
+from symgen.masking.outputs import identity, masked_outputs, split_outputs
 from symgen.masking.patches import ImageVariables, draw_patches
 from symgen.masking.spans import TextVariables, draw_words
-from symgen.memory import check_states
+from symgen.memory import as_dtype, check_states, device_of, dtype_of
 from symgen.method.dynamics import Dynamics, track
 from symgen.models.config import TrainingConfig, configured
 from symgen.models.loop import sample_losses
-from symgen.models.training import TrainingRun, train
+from symgen.models.registry import build_network
+from symgen.models.training import TrainingRun, builder_identity, train
 from symgen.split.sparsify import MAX_VARIABLES
+from symgen.storage import cached
 
 # Enough images for a mean that one more would not change visibly, drawn with this seed.
 MEAN_OVER, MEAN_SEED = 1000, 0
+# Images that are read at once for it.
+MEAN_BATCH = 256
 TRAINING = TrainingConfig(epochs=60, checkpoints=12, augment=False)
 SETTINGS = tuple(f.name for f in dataclasses.fields(TrainingConfig) if f.name != "seed")
 
@@ -45,8 +52,9 @@ class Study:
     Attributes:
         dataset, network: names; see `load_dataset` and `build_network`.
         train_size, label_noise: see `load_dataset`.
-        baselines: number of baseline networks, each trained on a part of its own; 0 leaves the
-            target alone, with a half of the data all the same.
+        options: of the architecture, such as ``{"width": 32}``; see `build_network`.
+        baselines: number of baseline networks, each trained on a part of its own (2 is what App. C
+            takes); 0 leaves the target alone, with a half of the data all the same.
         split: see `load_dataset`; by default halves, or as many parts as there are networks.
         samples: how many to look at.
         n: number of variables.
@@ -56,18 +64,21 @@ class Study:
         seed: of the split, of the target's weights (a baseline k = 1, 2, ... has seed + k), of
             the samples and the variables.
         training: how the networks are trained.
+        dtype: of the networks while masked samples run through them, such as "bfloat16", which
+            takes half the memory of a GPU; None keeps that of their weights.
 
     Example:
         >>> study = Study.of({"train_size": 100, "epochs": 2, "samples": 4, "n": 6})
         >>> study.data.spec["classes"], len(study.names)
-        (10, 2)
+        (10, 3)
     """
 
     dataset: str = "digits"
     network: str = "cnn"
     train_size: int | None = 300
     label_noise: float = 0.0
-    baselines: int = 1
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    baselines: int = 2
     split: str | None = None
     samples: int = 20
     n: int = 10
@@ -77,6 +88,7 @@ class Study:
     tol: float = 1e-3
     seed: int = 0
     training: TrainingConfig = TRAINING
+    dtype: str | None = None
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], **changes: Any) -> "Study":
@@ -109,7 +121,7 @@ class Study:
             changes["training"] = configured(self.training, training)
         new = dataclasses.replace(self, **changes)
         # What other samples or variables do not touch is kept.
-        if changes.keys() <= {"samples", "n", "grid", "layer", "noise", "tol"}:
+        if changes.keys() <= {"samples", "n", "grid", "layer", "noise", "tol", "dtype"}:
             kept = {k: v for k, v in self.__dict__.items() if k in ("data", "runs")}
             new.__dict__.update(kept)
         return new
@@ -123,8 +135,8 @@ class Study:
     def label(self) -> str:
         """The title with what sets studies of one network and data set apart."""
         wrong = f", {self.label_noise:.0%} wrong labels" if self.label_noise else ""
-        size = self.train_size or "all"
-        return f"{self.title} ({size} training samples{wrong}; n = {self.n})"
+        size, own = self.train_size or "all", "".join(f", {k} {v}" for k, v in self.options.items())
+        return f"{self.title} ({size} training samples{wrong}{own}; n = {self.n})"
 
     @functools.cached_property
     def data(self) -> Data:
@@ -151,10 +163,31 @@ class Study:
     @functools.cached_property
     def runs(self) -> list[TrainingRun]:
         """The trained networks: target first, then the baselines."""
-        return [
-            train(self.network, self.data, part, self.training, seed=self.seed + k)
-            for k, part in enumerate(self.names)
-        ]
+        return [self.trained(k) for k in range(len(self.names))]
+
+    def trained(self, k: int, **changes: Any) -> TrainingRun:
+        """Return one of the `runs`: the target is number 0, the baselines follow.
+
+        Args:
+            k: its number.
+            **changes: of `train`, such as ``term`` or a setting of the training.
+        """
+        return train(
+            self.network, self.data, self.names[k], self.training, seed=self.seed + k,
+            options=dict(self.options), **changes,
+        )  # fmt: skip
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What identifies the study: its settings, and the reader's own data and network, if any.
+
+        Those have a name in the settings, and may be others tomorrow.
+        """
+        local = self.data.part("test").fingerprint if own_folder(self.dataset) else None
+        network = builder_identity(
+            self.network, lambda: build_network(self.network, **self.data.spec)
+        )
+        return {"study": self, "data": local, "network": network}
 
     @property
     def accuracies(self) -> pd.DataFrame:
@@ -175,7 +208,6 @@ class Study:
             })  # fmt: skip
         return pd.DataFrame(rows)
 
-    @functools.cache  # noqa: B019 - a study lives as long as its chapter
     def drawn(self, part: str = "test") -> tuple[Samples, ImageVariables | TextVariables]:
         """Return samples of a part of the data, and their variables.
 
@@ -183,6 +215,15 @@ class Study:
             ValueError: for more variables than `sparsify` takes.
             MemoryError: where the states of all samples, or their split, cannot be held.
         """
+        if part not in self._drawn:
+            self._drawn[part] = self._draw(part)
+        return self._drawn[part]
+
+    @functools.cached_property
+    def _drawn(self) -> dict[str, tuple[Samples, ImageVariables | TextVariables]]:
+        return {}
+
+    def _draw(self, part: str) -> tuple[Samples, ImageVariables | TextVariables]:
         if self.n > MAX_VARIABLES:
             raise ValueError(
                 f"n = {self.n}: a sample would have 2^{self.n} = {2**self.n:,} masked states, and "
@@ -200,14 +241,33 @@ class Study:
         )
         return chosen[kept], variables
 
-    def mask_value(self, model: nn.Module, part: str = "test") -> MaskValue:
-        """Return what masked variables of a network are replaced by."""
+    def mask_value(
+        self, model: nn.Module, part: str = "test", key: Mapping | None = None
+    ) -> MaskValue:
+        """Return what masked variables of a network are replaced by.
+
+        Args:
+            model: for this data set.
+            part: of the data, whose images a mean is over.
+            key: what identifies the network; with it a mean over images is stored, since every
+                class and all samples have it alike.
+        """
         if self.data.kind == "text":
             return token_embedding(model, self.data.tokenizer.mask_token_id)
         images = self.data.part(part)
         generator = torch.Generator().manual_seed(MEAN_SEED)
         index = torch.randperm(len(images), generator=generator)[:MEAN_OVER]
-        return mean_feature(model, images.batch(index)[0], layer=self._layer)
+
+        def mean() -> MaskValue:
+            batches = (images.batch(some)[0] for some in index.split(MEAN_BATCH))
+            return mean_feature(model, batches, layer=self._layer)
+
+        if key is None:
+            return mean()
+        everything = {"network": dict(key), "masked by": self._masked_by(part)}
+        value = cached("mask_values", everything, lambda: {"value": mean().value})["value"]
+        one = images.batch(index[:1])[0].to(device_of(model), dtype_of(model))
+        return MaskValue(value, self._layer and find_layer(model, self._layer, one))
 
     @property
     def _layer(self) -> str | None:
@@ -216,30 +276,59 @@ class Study:
     def _masked_by(self, part: str) -> dict[str, Any]:
         """Return what decides the `mask_value` of a network, besides the network."""
         if self.data.kind == "text":
-            code = code_fingerprint(token_embedding)
-            return {"token": self.data.tokenizer.mask_token_id, "code": code}
+            code, token = code_fingerprint(token_embedding), self.data.tokenizer.mask_token_id
+            return {"token": token, "dtype": self.dtype, "code": code}
         images = {"images": self.data.part(part).fingerprint, "count": MEAN_OVER}
         code = code_fingerprint(mean_feature)
-        return {"layer": self._layer, "seed": MEAN_SEED, **images, "code": code}
+        masked = {"layer": self._layer, "dtype": self.dtype, "seed": MEAN_SEED}
+        return {**masked, **images, "code": code}
 
-    def outputs(self, model: nn.Module, key: Mapping | None = None, part: str = "test") -> Tensor:
+    def outputs(
+        self, model: nn.Module, key: Mapping | None = None, part: str = "test",
+        classes: Int[Tensor, " sample"] | None = None,
+    ) -> Tensor:  # fmt: skip
         """Return v of a network on all masked states of the samples, shape (sample, 2**n).
 
         Args:
             model: for this data set.
             key: what identifies it, such as `TrainingRun.key`; with it v is stored.
             part: of the data.
+            classes: whose output v is; those of the samples without.
         """
         chosen, variables = self.drawn(part)
-        value = functools.partial(self.mask_value, part=part)
+        value = functools.partial(self.mask_value, part=part, key=key)
         key = None if key is None else {"network": dict(key), "masked by": self._masked_by(part)}
-        return masked_outputs(model, chosen.x, chosen.y, variables, value, key=key)
+        wanted = chosen.y if classes is None else classes
+        if self.dtype is not None:
+            model = copy.deepcopy(model).to(as_dtype(self.dtype))
+        return masked_outputs(model, chosen.x, wanted, variables, value, key=key)
 
     def extract(
-        self, model: nn.Module, key: Mapping | None = None, part: str = "test"
-    ) -> Interactions:
-        """Return the interactions of a network on the samples (arguments as of `outputs`)."""
-        return split_outputs(self.outputs(model, key, part), self.noise, self.tol)
+        self, model: nn.Module, key: Mapping | None = None, part: str = "test",
+        classes: Int[Tensor, " sample"] | None = None,
+    ) -> Interactions:  # fmt: skip
+        """Return the interactions of a network on the samples (arguments as of `outputs`).
+
+        They know the words of texts and, with a key, what identifies network and samples.
+        """
+        found = split_outputs(self.outputs(model, key, part, classes), self.noise, self.tol)
+        chosen, variables = self.drawn(part)
+        about = identity(key, Inputs(chosen.x, chosen.y if classes is None else classes), variables)
+        names = getattr(variables, "words", ()) or None
+        return dataclasses.replace(found, names=names, about=about)
+
+    def nulls(self, part: str = "test") -> dict[str, list[Interactions]]:
+        """Return interactions that share with the baselines' all but what these have learned.
+
+        Those of the baselines before training ("untrained"), and those of the baselines for
+        another class than the true one, the one after it ("other_class").
+        """
+        others = self.runs[1:]
+        wrong = (self.drawn(part)[0].y + 1) % self.data.spec["classes"]
+        return {
+            "untrained": [self.extract(x.load(0), x.key(0), part) for x in others],
+            "other_class": [self.extract(x.load(), x.key(), part, wrong) for x in others],
+        }
 
     def follow(self, steps: Sequence[int] | None = None, part: str = "test") -> Dynamics:
         """Return the target's interactions at some checkpoints, with those of the baselines.
@@ -268,6 +357,17 @@ class Study:
             found[step] = tuple(sample_losses(model, part, size) for part in parts)
         return found
 
+    def looked_at(self, first_epoch: float = 0.0, looks: int | None = None) -> list[int]:
+        """Return the steps of the checkpoints that `dynamics` looks at (arguments as there)."""
+        if looks is not None and looks < 2:
+            raise ValueError(f"looks={looks}: expected at least 2, before and after training")
+        records = self.runs[0].records
+        ends = records["step"].isin(self.runs[0].steps[:: len(records) - 1])
+        steps = records["step"][ends | (records["epoch"] >= first_epoch)].tolist()
+        if looks is not None and looks < len(steps):
+            steps = [steps[round(i * (len(steps) - 1) / (looks - 1))] for i in range(looks)]
+        return steps
+
     def dynamics(self, first_epoch: float = 0.0, looks: int | None = None) -> Dynamics:
         """Return the target followed through training, with the losses of single samples.
 
@@ -279,14 +379,8 @@ class Study:
         Raises:
             ValueError: for fewer than two.
         """
-        if looks is not None and looks < 2:
-            raise ValueError(f"looks={looks}: expected at least 2, before and after training")
         self.drawn()  # as in `follow`
-        records = self.runs[0].records
-        ends = records["step"].isin(self.runs[0].steps[:: len(records) - 1])
-        steps = records["step"][ends | (records["epoch"] >= first_epoch)].tolist()
-        if looks is not None and looks < len(steps):
-            steps = [steps[round(i * (len(steps) - 1) / (looks - 1))] for i in range(looks)]
+        steps = self.looked_at(first_epoch, looks)
         return dataclasses.replace(self.follow(steps), losses=self.losses(steps))
 
     def interactions(self, part: str = "test") -> tuple[Interactions, list[Interactions]]:

@@ -47,7 +47,8 @@ def transfer(
 
     Returns:
         G for AND and for OR, each (..., 2**n) in [0, 1]. The similarity is NaN for samples
-        without a total effect (v[N] = v[0]), which have no scale.
+        without a total effect (v[N] = v[0]), which have no scale, and where no baseline has one in
+        any sample.
 
     Raises:
         ValueError: for an unknown metric, no baseline, or other shapes than the target's.
@@ -61,7 +62,7 @@ def transfer(
         )
     if metric not in ("binary", "similarity"):
         raise ValueError(f"metric must be 'binary' or 'similarity', got {metric!r}")
-    best = torch.zeros_like(target.effects)
+    best, scaled = torch.zeros_like(target.effects), False
     for baseline in baselines:
         baseline = baseline.to(target.and_.device)
         same = target.effects * baseline.effects > 0
@@ -74,10 +75,11 @@ def transfer(
             theirs = baseline.effects.abs() * target.total_effect.mean()
             larger = torch.maximum(ours, theirs)
             share = torch.minimum(ours, theirs) / larger.where(larger > 0, 1.0)
+            scaled = scaled or bool(baseline.total_effect.mean() > 0)
             share = share if least is None else (share >= least).to(best.dtype)
         best = torch.maximum(best, torch.where(same, share, 0.0))
     if metric == "similarity":
-        best = best.where(target.total_effect[..., None, None] > 0, torch.nan)
+        best = best.where((target.total_effect[..., None, None] > 0) & scaled, torch.nan)
     return best[..., 0, :], best[..., 1, :]
 
 
@@ -253,6 +255,9 @@ def interaction_count(inter: Interactions, mass: float = 0.8) -> Float[Tensor, "
     Args:
         inter: interactions.
         mass: share of the strength, in (0, 1].
+
+    Returns:
+        N, NaN for a sample without any strength.
     """
     if not 0 < mass <= 1:
         raise ValueError(f"mass must be in (0, 1], got {mass}")
@@ -261,7 +266,7 @@ def interaction_count(inter: Interactions, mass: float = 0.8) -> Float[Tensor, "
     # The slack keeps rounding in the running sum from asking for one more.
     short = held < mass * held[..., -1:] * (1 - 1e-12)
     count = (short.sum(-1) + (held[..., -1] > 0)).sum(-1)
-    return count.to(inter.and_.dtype)
+    return count.to(inter.and_.dtype).where(count > 0, torch.nan)
 
 
 def remove(
@@ -295,9 +300,9 @@ def jaccard(
         spectrum_b, spectrum_c: of `order_spectrum`; magnitudes count.
 
     Returns:
-        In [0, 1]; 1 for two empty spectra.
+        In [0, 1]; NaN for two empty spectra.
     """
     b, c = spectrum_b.abs(), spectrum_c.abs()
     shared = torch.minimum(b, c).sum((-2, -1))
     joint = torch.maximum(b, c).sum((-2, -1))
-    return torch.where(joint > 0, shared / joint.where(joint > 0, 1.0), 1.0)
+    return shared / joint.where(joint > 0, torch.nan)

@@ -106,8 +106,12 @@ class Witnesses:
 
         Order n has no chance level: relabelled, the set of all variables is the same.
         """
-        often = (self.total.abs().sum(-2) > 0).sum(0)[:-1]
-        return [m for m in range(1, len(often)) if often[m] >= min(ENOUGH, self.total.shape[0])]
+        often = (self.total.abs().sum(-2) > 0)[self.defined].sum(0)[:-1]
+        return [
+            m
+            for m in range(1, len(often))
+            if often[m] >= max(1, min(ENOUGH, int(self.defined.sum())))
+        ]
 
     def spectrum(
         self, k: int, rule: str = "any", chance: bool = False

@@ -95,29 +95,44 @@ def resnet(name: str) -> Callable[..., nn.Module]:
     return build
 
 
+def _scaled(layer: nn.Module, width: int) -> nn.Module:
+    """Return a layer of a VGG network after the first, with `width` channels in place of 64."""
+    if isinstance(layer, nn.Conv2d):
+        sizes = (size * width // 64 for size in (layer.in_channels, layer.out_channels))
+        return nn.Conv2d(*sizes, 3, padding=1)
+    if isinstance(layer, nn.BatchNorm2d):
+        return nn.BatchNorm2d(layer.num_features * width // 64)
+    return layer
+
+
 def vgg(name: str) -> Callable[..., nn.Module]:
     """Return the builder of one of torchvision's VGG networks."""
 
     def build(
-        classes: int, channels: int, image_size: int, batch_norm: bool = False, **options: Any
-    ) -> nn.Module:
+        classes: int, channels: int, image_size: int, batch_norm: bool = False, width: int = 64,
+        **options: Any,
+    ) -> nn.Module:  # fmt: skip
         import torchvision
 
         maker = getattr(torchvision.models, f"{name}_bn" if batch_norm else name)
-        if image_size > SMALL and channels == 3:
+        if image_size > SMALL and channels == 3 and width == 64:
             return maker(num_classes=classes, **options)
         # The published classifier expects 7 x 7 positions; small images leave 1 x 1 or 2 x 2.
         with torch.device("meta"):
             model = maker(num_classes=classes, init_weights=False, **options)
         side = max(1, min(7, image_size // 32))
-        hidden = 4096 if image_size > SMALL else 512
+        # Every layer by the same factor, so that the first has as many channels as was asked for.
+        hidden = (4096 if image_size > SMALL else 512) * width // 64
+        last = 512 * width // 64
         drop = options.get("dropout", 0.5)
         first = model.features[0]
-        features = [nn.Conv2d(channels, first.out_channels, 3, padding=1), *model.features[1:]]
+        features = [nn.Conv2d(channels, first.out_channels * width // 64, 3, padding=1)]
+        with torch.device("meta"):
+            features += [_scaled(layer, width) for layer in model.features[1:]]
         model.features = nn.Sequential(*features)
         model.avgpool = nn.AdaptiveAvgPool2d(side)
         model.classifier = nn.Sequential(
-            nn.Linear(512 * side**2, hidden), nn.ReLU(), nn.Dropout(drop),
+            nn.Linear(last * side**2, hidden), nn.ReLU(), nn.Dropout(drop),
             nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(drop),
             nn.Linear(hidden, classes),
         )  # fmt: skip

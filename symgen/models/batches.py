@@ -57,11 +57,18 @@ def layout_of(part: Part) -> torch.memory_format:
     return torch.channels_last if isinstance(part, ImagePart) else torch.contiguous_format
 
 
-def to_device(x: Any, where: torch.device, layout: torch.memory_format) -> Any:
-    """Return inputs, a tensor or a mapping of tensors, on a device."""
+def to_device(
+    x: Any, where: torch.device, layout: torch.memory_format = torch.preserve_format
+) -> Any:
+    """Return inputs, a tensor or a mapping of tensors, on a device.
+
+    To a GPU they go from pinned memory, so that the copy overlaps with what it computes.
+    """
     if isinstance(x, Mapping):
-        return {k: v.to(where) for k, v in x.items()}
-    return x.to(where, memory_format=layout)
+        return {k: to_device(v, where) for k, v in x.items()}
+    if where.type == "cuda" and x.device.type == "cpu":
+        x = x.pin_memory()
+    return x.to(where, memory_format=layout, non_blocking=True)
 
 
 def seed_of(*numbers: int) -> int:

@@ -25,10 +25,13 @@ class TrainingConfig:
         optimizer: "sgd" (momentum 0.9; default for images) or "adamw" (default for texts).
         weight_decay: default 5e-4 for sgd, 0.01 for adamw.
         schedule: "cosine", "linear" or "constant", each after a warm-up of 5 % of the steps.
-        checkpoints: how many, log-spaced over the steps; or the steps themselves. The
-            untrained network (step 0) and the last step are always kept.
+        checkpoints: how many, see `checkpoint_steps`; or the steps themselves. The untrained
+            network (step 0) and the last step are always kept.
         augment: whether training samples are augmented; those of language models never are.
         mixed_precision: "no", "bf16" or "fp16".
+        recalibrate: whether the batch norms of a checkpoint have statistics of the training
+            samples measured with its weights, and not the running ones, which of an untrained
+            network are made up. Networks without batch norm have none.
         evaluation_size: number of samples of each kind that records are measured on; the same
             ones at every checkpoint.
         seed: of the initial weights, the order of samples, augmentation and dropout.
@@ -46,6 +49,7 @@ class TrainingConfig:
     checkpoints: int | tuple[int, ...] = 20
     augment: bool = True
     mixed_precision: str = "no"
+    recalibrate: bool = True
     evaluation_size: int = 800
     seed: int = 0
 
@@ -111,7 +115,10 @@ def configured(config: TrainingConfig | None, settings: dict[str, Any]) -> Train
 
 
 def checkpoint_steps(total: int, count: int) -> list[int]:
-    """Return the steps to keep: 0, the last, and others dense early and sparse late.
+    """Return the steps to keep: 0, the last, and others dense early and even later.
+
+    Half of them are log-spaced over the first tenth of the training, in which most is learned; the
+    others are evenly spaced after it, where a loss gap opens.
 
     Args:
         total: number of steps of the whole training.
@@ -119,11 +126,14 @@ def checkpoint_steps(total: int, count: int) -> list[int]:
 
     Example:
         >>> checkpoint_steps(1000, 7)
-        [0, 1, 3, 10, 32, 100, 316, 1000]
+        [0, 1, 10, 100, 325, 550, 775, 1000]
     """
-    count = min(count, total)
-    points = count
-    while len(steps := np.unique(np.geomspace(1, total, points).round().astype(int))) < count:
+    count, early = min(count, total), max(1.0, total / 10)
+    points, steps = count, np.array([])
+    while len(steps) < count:
+        half = points // 2
+        first, rest = np.geomspace(1, early, half), np.linspace(early, total, points - half + 1)
+        steps = np.unique(np.concatenate([first, rest[half > 0 :], [total]]).round().astype(int))
         points += 1
     # More points than asked for can turn up by rounding; the last step must stay.
     steps = steps[np.linspace(0, len(steps) - 1, count).round().astype(int)]

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from symgen.data.hub import import_transformers
+from symgen.fingerprints import not_a_result
 from symgen.masking.hooks import largest_output
 from symgen.masking.prefix_tree import new_cache
 from symgen.masking.states import ALIVE
@@ -31,6 +32,7 @@ LONGEST = 100 * 1440
 PATIENCE = 10
 
 
+@not_a_result
 @dataclasses.dataclass(frozen=True)
 class Estimate:
     """Expected cost of a training.
@@ -85,6 +87,7 @@ class Estimate:
             )
 
 
+@not_a_result
 def measure(config: TrainingConfig, task: Task, store: Store) -> Estimate:
     """Try a few batches and return what the whole training will take.
 
@@ -114,7 +117,7 @@ def measure(config: TrainingConfig, task: Task, store: Store) -> Estimate:
         found = Estimate(*map(float, numbers), store.folder)
         if memory > free:
             return found
-        seconds = _seconds_per_step(loop) * loop.total
+        seconds = seconds_per_step(loop) * loop.total
         test = next(iter(task.measured.values()))
         sizes = [len(part) for part in (task.part, *task.measured.values())]
         trial = min(len(test), 100)
@@ -147,10 +150,10 @@ def _activations(loop: Loop) -> float:
     return 1.3 * sum(kept.values()) * share
 
 
-def _seconds_per_step(loop: Loop) -> float:
+def seconds_per_step(loop: Loop, timed: int = TIMED) -> float:
     """Return the time of one step, the first one (which warms up) left out."""
     times = []
-    batches = loop.batches(0, min(TIMED + 1, loop.total))
+    batches = loop.batches(0, min(timed + 1, loop.total))
     started = time.perf_counter()
     for step, (x, y) in enumerate(batches, 1):
         loop.step(step, x, y).item()

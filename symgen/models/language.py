@@ -19,6 +19,7 @@ from symgen.literal import nearest
 from symgen.masking.mask_values import MaskValue, mask_ids, word_value
 from symgen.masking.outputs import masked_outputs, split_outputs
 from symgen.masking.prompts import Prompt, first_probability, prompt_inputs, target_tokens
+from symgen.memory import as_dtype
 from symgen.models.config import TrainingConfig, configured
 from symgen.models.loop import Task, next_token
 from symgen.models.registry import device, identity, untrained
@@ -164,13 +165,7 @@ def load_causal_lm(
         ImportError: if the extra ``llm`` is not installed.
     """
     if isinstance(dtype, str) and dtype != "auto":
-        if not isinstance(getattr(torch, dtype, None), torch.dtype):
-            known = ("float32", "float16", "bfloat16", "float64")
-            raise ValueError(
-                f'dtype="{dtype}" is unknown; expected one of {", ".join(known)}.'
-                f"{nearest(dtype, known)}"
-            )
-        dtype = getattr(torch, dtype)
+        dtype = as_dtype(dtype)
     name = CAUSAL_LMS.get(os.fspath(name_or_path), os.fspath(name_or_path))
     if "/" not in name and not Path(name).is_dir():
         raise ValueError(
@@ -263,11 +258,12 @@ def train_causal_lm(
         )
     config = configured(config, settings | {"augment": False}).filled("adamw", TUNING_RATE)
     measured = {"test": test, **(others or {})}
+    vocabulary = model.config.get_text_config().vocab_size
     task = Task(
         name,
         lambda: trainable(model, lora),
-        TokenPart(pieces),
-        {k: TokenPart(some) for k, some in measured.items()},
+        TokenPart(pieces, vocabulary),
+        {k: TokenPart(some, vocabulary) for k, some in measured.items()},
         next_token,
     )
     key = {**identity(model), "lora": lora, "trainable": code_fingerprint(trainable)}

@@ -1,6 +1,7 @@
 """The training loop: every random choice a function of the seed and the step number."""
 
 import contextlib
+import copy
 import dataclasses
 import math
 import time
@@ -27,6 +28,23 @@ CLIP = {"sgd": 2.0, "adamw": 1.0}
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
+class Term:
+    """What a training adds to its loss.
+
+    It is a function of the step and the network alone, so that a resumed training ends as one that
+    was not stopped.
+
+    Attributes:
+        key: what it depends on, its code included; for `fingerprint`.
+    """
+
+    key: Any
+
+    def __call__(self, step: int, model: nn.Module) -> Tensor | None:
+        """Return what is added to the loss of a step (from 1 on), in nats; None adds nothing."""
+        raise NotImplementedError
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """What is trained, on what, and measured on what.
@@ -37,6 +55,7 @@ class Task:
         part: to train on.
         measured: further samples to measure on, by the name they have in the records.
         objective: that is minimized.
+        term: that is minimized along with it.
     """
 
     name: str
@@ -44,6 +63,7 @@ class Task:
     part: Part
     measured: Mapping[str, Part]
     objective: Objective
+    term: Term | None = None
 
 
 def classification(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -157,12 +177,15 @@ class Loop:
         self.model.train()
         with torch.autocast(self.device.type, self.autocast_type, enabled=mixed):
             logits = self.wrapped(to_device(x, self.device, self.layout))
-        loss, _, count = self.task.objective(logits.float(), y.to(self.device))
+        labels = to_device(y, self.device)
+        loss, _, count = self.task.objective(logits.float(), labels)
         # The mean over what all processes have, whose gradients are averaged afterwards.
         share = count * self.accelerator.num_processes
         if self.wrapped is not self.model:
             share = self.accelerator.reduce(count, "sum")
         loss = loss * self.accelerator.num_processes / share
+        if self.task.term and (added := self.task.term(step, self.model)) is not None:
+            loss = loss + added
         self.scaler.scale(loss).backward()
         self.scaler.unscale_(self.optimizer)
         nn.utils.clip_grad_norm_(self.model.parameters(), CLIP[config.optimizer])
@@ -183,16 +206,48 @@ class Loop:
         if not self.accelerator.is_main_process or self.stored.has(step):
             return None
         record: dict[str, float] = {"step": step, "epoch": step / self.per_epoch}
+        model = recalibrated(self.model, self.part) if self.config.recalibrate else self.model
         for name, part in {"train": self.part, **self.task.measured}.items():
-            found = evaluate(self.model, part, self.config.evaluation_size, self.task.objective)
+            found = evaluate(model, part, self.config.evaluation_size, self.task.objective)
             record |= dict(zip((f"{name}_loss", f"{name}_accuracy"), found, strict=True))
-        store(self.stored.path(step), self.model.state_dict(), {"record": record})
+        store(self.stored.path(step), model.state_dict(), {"record": record})
         return record
 
     def save(self, step: int) -> None:
         """Store what it takes to go on after `step`."""
         if self.accelerator.is_main_process and step < self.total:
             self.stored.keep(step, self.model, self.optimizer, self.scaler)
+
+
+@torch.no_grad()
+def recalibrated(model: nn.Module, part: Part, size: int = 1000) -> nn.Module:
+    """Return a network in eval mode whose batch norms have the statistics of some samples.
+
+    Running statistics lag behind the weights, and before training they are 0 and 1 whatever the
+    network computes, so that it is not the one that is trained.
+
+    Args:
+        model: left as it is, and returned where it has no batch norm with statistics.
+        part: of the data it is trained on; not augmented.
+        size: how many samples at most; the same ones each time.
+    """
+    if not any(map(_has_statistics, model.modules())):
+        return model
+    model = copy.deepcopy(model).eval()
+    for norm in filter(_has_statistics, model.modules()):
+        norm.reset_running_stats()
+        norm.momentum = None  # the plain average over batches
+        norm.train()
+    # Batches count alike, so they are of one size.
+    count = min(size, len(part))
+    for _ in _answers(model, part, max(count - count % part.chunk, min(count, part.chunk))):
+        pass
+    return model.eval()
+
+
+def _has_statistics(module: nn.Module) -> bool:
+    norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+    return norm and module.running_mean is not None
 
 
 @torch.inference_mode()
@@ -243,7 +298,7 @@ def _answers(model: nn.Module, part: Part, size: int | None) -> Iterator[tuple[T
     index = torch.randperm(len(part), generator=generator(0, 4))[:size]
     for chunk in index.split(part.chunk):
         x, y = part.batch(chunk)
-        yield model(to_device(x, where, layout_of(part))).float(), y.to(where)
+        yield model(to_device(x, where, layout_of(part))).float(), to_device(y, where)
 
 
 def _rate(step: int, total: int, schedule: str) -> float:

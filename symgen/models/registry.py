@@ -3,16 +3,19 @@
 import dataclasses
 import functools
 import json
+import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from symgen.data.hub import from_pretrained, local_folder
-from symgen.fingerprints import fingerprint
+from symgen.data.hub import from_pretrained, resolve
+from symgen.fingerprints import fingerprint, not_a_result
 from symgen.literal import nearest
 from symgen.models.architectures import ResNetCIFAR, SmallCNN, TextClassifier, bert, resnet, vgg
+from symgen.models.builders import builder, built, is_builder, kind_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +48,9 @@ NETWORKS: dict[str, Network] = {
 }
 # Rate for weights that were trained before.
 FINE_TUNING_RATE = 3e-5
+# For networks that the registry does not know; low enough for those without batch norm.
+OWN_RATES = {"image": 0.01, "text": 1e-3}
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def device() -> torch.device:
@@ -52,20 +58,42 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+# What a name stands for is identified by itself (see `training.builder_identity`), so that a line
+# more in the registry changes no result of another network.
+@not_a_result
 def lookup(name: str) -> Network:
-    """Return the registry line of a network, or one that loads a fine-tuned model by its id.
+    """Return the registry line of a network, or one that builds or loads what a name stands for.
 
     Raises:
-        ValueError: for an unknown name.
+        ValueError: for an unknown name, or one of a folder or function that is no network.
+        FileNotFoundError: for a path where there is no folder.
     """
     if name in NETWORKS:
         return NETWORKS[name]
-    if "/" in name or local_folder(name):
-        return Network(functools.partial(_pretrained, name), "text", FINE_TUNING_RATE)
-    raise ValueError(
-        f'unknown network "{name}"; known are {", ".join(NETWORKS)}, and any id "<owner>/<name>" '
-        f"of a sequence classifier on the hub or under SYMGEN_DATA.{nearest(name, NETWORKS)}"
-    )
+    if is_builder(name):
+        kind = kind_of(builder(name))
+        return Network(functools.partial(_own, name, kind), kind, OWN_RATES[kind])
+    path = resolve(name)
+    if os.path.isdir(path):
+        if not os.path.isfile(os.path.join(path, "config.json")):
+            raise ValueError(
+                f'network "{name}": {path} holds no config.json; expected what save_pretrained '
+                "writes of a sequence classifier, with its tokenizer"
+            )
+    elif not HUB_ID.fullmatch(name):
+        raise ValueError(
+            f'unknown network "{name}"; known are {", ".join(NETWORKS)}, any id "<owner>/<name>" '
+            "of a sequence classifier on the hub or under SYMGEN_DATA, the path of a folder of "
+            'save_pretrained, and "module:function" for a function that builds a classifier.'
+            f"{nearest(name, NETWORKS)}"
+        )
+    return Network(functools.partial(_pretrained, name), "text", FINE_TUNING_RATE)
+
+
+@not_a_result
+def registered(kind: str | None = None) -> list[str]:
+    """Return the names of the registry's networks, all or of one kind."""
+    return [name for name, line in NETWORKS.items() if kind in (None, line.kind)]
 
 
 def build_network(
@@ -75,12 +103,16 @@ def build_network(
     """Build a network in eval mode, its weights drawn from the seed alone.
 
     Args:
-        name: from the registry `NETWORKS`, or the id of a sequence classifier to fine-tune.
+        name: from the registry `NETWORKS`; the id or folder of a sequence classifier to fine-tune;
+            or "module:function", a function of your own (in the folder where you started) or of a
+            library, such as "torchvision.models:mobilenet_v2". It is given what its parameters
+            name: classes or num_classes, channels, image_size; for texts vocabulary and
+            pad_token_id, and then it returns a sequence classifier as `transformers` has them.
         classes: number of logits.
         channels: of the images; not used by text networks.
         image_size: pixels a side; not used by text networks.
         seed: of the weights; the global random state is left as it was.
-        **options: of the architecture, such as ``width`` of "cnn", ``batch_norm`` of VGG,
+        **options: of the architecture, such as ``width`` of "cnn" and VGG, ``batch_norm`` of VGG,
             ``vocabulary`` of BERT. `Data.spec` gives those that follow from the data.
 
     Raises:
@@ -152,6 +184,11 @@ def identity(model: nn.Module) -> dict[str, str]:
         settings.pop(told, None)
     said = json.dumps(settings, sort_keys=True, default=str)
     return {"weights": fingerprint(found), "settings": said}
+
+
+def _own(name: str, kind: str, classes: int, **options: Any) -> nn.Module:
+    model = built(name, classes, **options)
+    return TextClassifier(model) if kind == "text" else model
 
 
 def _pretrained(name: str, classes: int, vocabulary: Any = None, **options: Any) -> nn.Module:

@@ -21,11 +21,12 @@ from torch import nn
 from symgen.data.datasets import Data
 from symgen.data.hub import resolve
 from symgen.fingerprints import code_fingerprint, fingerprint
-from symgen.models import registry
+from symgen.models import builders, registry
+from symgen.models.builders import is_builder
 from symgen.models.checkpoints import Store
 from symgen.models.config import TrainingConfig, configured
 from symgen.models.cost import Estimate, measure
-from symgen.models.loop import Loop, Task, classification, make_accelerator
+from symgen.models.loop import Loop, Task, Term, classification, make_accelerator
 from symgen.storage import atomic, cache_folder, fetch
 
 
@@ -40,6 +41,7 @@ def train(
     config: TrainingConfig | None = None,
     *,
     options: dict[str, Any] | None = None,
+    term: Term | None = None,
     cache: bool = True,
     progress: bool = True,
     **settings: Any,
@@ -57,6 +59,7 @@ def train(
         part: name of the part to train on.
         config: how it is trained.
         options: of the network's architecture.
+        term: added to the loss, such as a `Penalty`.
         cache: False trains again, in a folder that vanishes with the returned object.
         progress: show a bar on anything over 3 seconds.
         **settings: that differ from `config`, or from the defaults of `TrainingConfig`.
@@ -67,7 +70,7 @@ def train(
         OSError: if the checkpoints do not fit on the disk, with the numbers.
         FloatingPointError: if the loss stops being a number.
     """
-    run = _prepared(network, data, part, config, options or {}, settings)
+    run = _prepared(network, data, part, config, options or {}, settings, term)
     run.compute(cache, progress)
     run.warn_near_chance()
     return run
@@ -81,17 +84,17 @@ def estimate(network: str, data: Data, part: str = "target", **settings: Any) ->
 
 def _prepared(
     network: str, data: Data, part: str, config: TrainingConfig | None, options: dict,
-    settings: dict[str, Any],
+    settings: dict[str, Any], term: Term | None = None,
 ) -> "TrainingRun":  # fmt: skip
     line, chosen = registry.lookup(network), data.part(part)
     if line.kind != data.kind:
         raise ValueError(
             f'network "{network}" takes {line.kind}s, but data set "{data.name}" holds '
-            f"{data.kind}s; choose one of "
-            + ", ".join(k for k, v in registry.NETWORKS.items() if v.kind == data.kind)
+            f"{data.kind}s; choose one of " + ", ".join(registry.registered(data.kind))
         )
     own = getattr(data.tokenizer, "name_or_path", None)
-    if network not in registry.NETWORKS and own != resolve(network):
+    known = network in registry.registered() or is_builder(network)
+    if not known and own != resolve(network):
         raise ValueError(
             f'network "{network}" was trained with its own tokenizer, but data set "{data.name}" '
             f'was loaded with another; load it with tokenizer="{network}"'
@@ -103,19 +106,28 @@ def _prepared(
     def build() -> nn.Module:
         return registry.build_network(network, seed=config.seed, **spec)
 
-    task = Task(network, build, chosen, {"test": data.part("test")}, classification)
-    key = {"network": [network, spec, _builder(network, line, build)]}
+    task = Task(network, build, chosen, {"test": data.part("test")}, classification, term)
+    key = {"network": [network, spec, builder_identity(network, build)]}
+    key |= {"term": term.key} if term else {}
     return TrainingRun(config, task, key, {"data": data.name, "part": part})
 
 
-def _builder(network: str, line: registry.Network, build: Callable[[], nn.Module]) -> Any:
-    """Identify the code of an architecture, or what was trained before."""
-    if network not in registry.NETWORKS:
+def builder_identity(network: str, build: Callable[[], nn.Module]) -> Any:
+    """Identify the code of an architecture, or what was trained before.
+
+    Args:
+        network: its name.
+        build: builds it; called for weights that come from elsewhere.
+    """
+    if is_builder(network) and network not in registry.registered():
+        return builders.identity(network, build())
+    if network not in registry.registered():
         return registry.identity(build().model)
-    if (getattr(line.build, "__module__", None) or "").startswith("symgen."):
-        return code_fingerprint(registry.untrained, line.build)
+    builder = registry.lookup(network).build
+    if (getattr(builder, "__module__", None) or "").startswith("symgen."):
+        return code_fingerprint(registry.untrained, builder)
     with contextlib.suppress(OSError, TypeError):
-        return inspect.getsource(line.build)
+        return inspect.getsource(builder)
     return network
 
 

@@ -26,8 +26,9 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from symgen.fingerprints import not_a_result
 from symgen.interactions import Interactions
-from symgen.memory import free_memory
+from symgen.memory import batch_budget, free_memory
 from symgen.split import first_order, interior_point
 from symgen.split.linear_program import Program
 from symgen.transforms import count_variables
@@ -107,17 +108,7 @@ def sparsify(
     v = _checked(v, noise, tol, max_iter)
     n, shape = count_variables(v), v.shape[:-1]
     flat = v.reshape(-1, 2**n)
-    span = (flat[:, -1] - flat[:, 0]).abs()
-    dead = (span == 0).nonzero().squeeze(-1).tolist()
-    if dead:
-        warnings.warn(
-            f"sparsify: the output is the same with all variables and with none (v[N] = v[0]) for "
-            f"{len(dead)} of {len(flat)} samples: {', '.join(map(str, dead[:10]))}"
-            f"{', ...' if len(dead) > 10 else ''}. Their H and similarities are not defined; "
-            "leave them out, or look whether the masks reach the model.",
-            DeadOutputWarning,
-            stacklevel=2,
-        )
+    warn_dead(flat)
     with tqdm(total=len(flat), desc="sparsify", unit="sample", disable=not progress) as bar:
         effects, gap = _solve(flat, noise, tol, max_iter, bar)
     late = int((~(gap <= tol)).sum())
@@ -136,6 +127,21 @@ def sparsify(
         gap=gap.reshape(shape),
         full=flat[:, -1].reshape(shape),
     )
+
+
+@not_a_result
+def warn_dead(v: Float[Tensor, "sample state"]) -> None:
+    """Warn of samples without a total effect, as the caller of what calls this."""
+    dead = (v[:, -1] == v[:, 0]).nonzero().squeeze(-1).tolist()
+    if dead:
+        warnings.warn(
+            f"sparsify: the output is the same with all variables and with none (v[N] = v[0]) for "
+            f"{len(dead)} of {len(v)} samples: {', '.join(map(str, dead[:10]))}"
+            f"{', ...' if len(dead) > 10 else ''}. Their H and similarities are not defined; "
+            "leave them out, or look whether the masks reach the model.",
+            DeadOutputWarning,
+            stacklevel=3,
+        )
 
 
 def _checked(v: Tensor | np.ndarray, noise: float, tol: float, max_iter: int) -> Tensor:
@@ -174,6 +180,8 @@ def _checked(v: Tensor | np.ndarray, noise: float, tol: float, max_iter: int) ->
 def _solve(v: Tensor, noise: float, tol: float, max_iter: int, bar: tqdm) -> tuple[Tensor, Tensor]:
     """Return effects (sample, 2, state) and relative gaps (sample,), part by part.
 
+    On a GPU a part is as many samples as half of its free memory holds.
+
     On a CPU every part runs on one thread of its own: these are long chains of small
     operations, and threads that wait for each other within them cost more than they give, on
     a busy machine ten times more.
@@ -183,7 +191,8 @@ def _solve(v: Tensor, noise: float, tol: float, max_iter: int, bar: tqdm) -> tup
     threads = torch.get_num_threads()
     workers = 1 if v.is_cuda else max(1, min(threads, len(v)))
     n = count_variables(v)
-    size = max(1, MEMORY // workers // work_bytes(n))
+    memory = batch_budget(v.device) if v.is_cuda else MEMORY
+    size = max(1, memory // workers // work_bytes(n))
     if not v.is_cuda:
         size = 1 if n in ALONE else min(size, TOGETHER)
     stop = threading.Event()

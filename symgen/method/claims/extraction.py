@@ -53,7 +53,7 @@ def sparsity(inter: Interactions, shuffled: Interactions) -> Judgement:
         return Judgement([], count, "no sample has an effect")
     lead = share - salient_share(shuffled)
     few, fewer = (_percent(x) for x in (interval(share, share=True), interval(lead)))
-    first = below("salient share of the possible interactions", few, 5, unit="%")
+    first = below("salient share of the possible interactions", few, 5, unit="%", share=True)
     second = below("the same less that of shuffled outputs", fewer, margin=2, unit="%")
     return Judgement([first, second], count)
 

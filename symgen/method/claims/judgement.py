@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+import torch
 
-from symgen.method.statistics import Interval
+from symgen.method.statistics import Interval, interval
 
 #: What can become of a claim: beyond the margin on the claimed side, or on the other; within the
 #: margin; the interval too wide to say; no interval at all.
@@ -25,6 +26,7 @@ class Contrast:
         bound: that the claim names.
         margin: a distance to the bound that counts as none, in the unit of the value.
         unit: of the value; "1" for none.
+        share: whether the value lies in [0, 1], or with the unit "%" in [0, 100].
     """
 
     measure: str
@@ -33,6 +35,7 @@ class Contrast:
     bound: float = 0.0
     margin: float = 0.0
     unit: str = "1"
+    share: bool = False
 
     @property
     def verdict(self) -> str:
@@ -63,17 +66,17 @@ class Contrast:
 
 
 def above(
-    measure: str, value: Interval, bound: float = 0.0, margin: float = 0.0, unit: str = "1"
+    measure: str, value: Interval, bound: float = 0.0, margin: float = 0.0, **more: Any
 ) -> Contrast:
-    """Return the contrast of a claim that something lies above a bound."""
-    return Contrast(measure, value, 1, bound, margin, unit)
+    """Return the contrast of a claim that something lies above a bound; see `Contrast`."""
+    return Contrast(measure, value, 1, bound, margin, **more)
 
 
 def below(
-    measure: str, value: Interval, bound: float = 0.0, margin: float = 0.0, unit: str = "1"
+    measure: str, value: Interval, bound: float = 0.0, margin: float = 0.0, **more: Any
 ) -> Contrast:
-    """Return the contrast of a claim that something lies below a bound."""
-    return Contrast(measure, value, -1, bound, margin, unit)
+    """Return the contrast of a claim that something lies below a bound; see `Contrast`."""
+    return Contrast(measure, value, -1, bound, margin, **more)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +85,9 @@ class Judgement:
 
     Attributes:
         contrasts: all of which the claim needs; none where it could not be tested.
-        samples: behind them.
+        samples: how many of the unit are behind them.
         note: what a reader has to know besides, such as why nothing could be tested.
+        unit: of repetition: "trainings", or "samples" of one training, which say nothing of others.
 
     Example:
         >>> two = [above("a", Interval(0.5, 0.4, 0.6)), below("b", Interval(0.1, -0.2, 0.3))]
@@ -94,6 +98,7 @@ class Judgement:
     contrasts: list[Contrast]
     samples: int
     note: str = ""
+    unit: str = "samples"
 
     @property
     def verdict(self) -> str:
@@ -105,16 +110,48 @@ class Judgement:
 
     @property
     def decided_by(self) -> int | None:
-        """How many samples would decide all contrasts; None where no number would."""
+        """How many of the unit would decide all contrasts; None where no number would."""
         needed = [contrast.decided_by(self.samples) for contrast in self.contrasts]
         return None if None in needed or not needed else max(needed)
 
 
-def verdicts(rule: Callable[..., Judgement], cases: Mapping[Any, tuple]) -> pd.Series:
+class Repeated(list):
+    """What a rule about samples takes, once for every training of a setting; see `judge`."""
+
+
+def judge(rule: Callable[..., Judgement], case: Any) -> Judgement:
+    """Return what a rule says of one setting.
+
+    Args:
+        rule: of a claim.
+        case: what it takes, a tuple of several; or `Repeated`, where the rule is about samples of
+            one training and there are several. Then each training counts as one number for each
+            contrast, the mean over its samples, and intervals are over trainings.
+    """
+    trainings = case if isinstance(case, Repeated) else [case]
+    judged = [rule(*one) if isinstance(one, tuple) else rule(one) for one in trainings]
+    if len(judged) == 1:
+        return judged[0]
+    found: dict[tuple, list[Contrast]] = {}
+    for each in judged:
+        for one in each.contrasts:
+            found.setdefault((one.measure, one.side, one.bound), []).append(one)
+    contrasts = [dataclasses.replace(same[0], value=_together(same)) for same in found.values()]
+    tested = sum(bool(each.contrasts) for each in judged)
+    return Judgement(contrasts, tested, "" if tested else judged[0].note, "trainings")
+
+
+def _together(same: Sequence[Contrast]) -> Interval:
+    scale = 100 if same[0].unit == "%" else 1
+    means = torch.tensor([one.value.mean for one in same], dtype=torch.float64) / scale
+    return Interval(*(scale * end for end in interval(means, share=same[0].share)))
+
+
+def verdicts(rule: Callable[..., Judgement], cases: Mapping[Any, Any]) -> pd.Series:
     """Return what a rule says in each of several settings, to see whether it hangs on them.
 
     Args:
         rule: of a claim.
-        cases: setting (a name, a number, or several of them) to what the rule takes.
+        cases: setting (a name, a number, or several of them) to what `judge` takes.
     """
-    return pd.Series({setting: rule(*case).verdict for setting, case in cases.items()})
+    return pd.Series({setting: judge(rule, case).verdict for setting, case in cases.items()})

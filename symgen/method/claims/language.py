@@ -38,7 +38,7 @@ def llm_low_orders(
     lead = interval(lift(target, baselines, LOW_ORDERS) - lift(target, baselines, high))
     told = "share of the transferring strength in orders 1 and 2"
     contrasts = [
-        above(told, interval(share, share=True), bound=0.5, margin=0.02),
+        above(told, interval(share, share=True), bound=0.5, margin=0.02, share=True),
         above("H above chance, orders 1 and 2 less orders from 3 on", lead, margin=0.02),
     ]
     return Judgement(contrasts, samples)

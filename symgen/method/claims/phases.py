@@ -1,12 +1,16 @@
-"""Rules about training: the three findings, the untrained network, and what each phase learns."""
+"""Rules about training: the three findings, the untrained network, and what each phase learns.
+
+Each takes what was followed of one training, whose samples are the repetitions then, or of several
+trainings of one study, which are the repetitions then: samples of one training say nothing of
+another.
+"""
 
 import math
 
 from torch import Tensor
 
 from symgen.method.claims.judgement import Contrast, Judgement, above, below
-from symgen.method.dynamics import Dynamics
-from symgen.method.spectra import order_thirds, uncancelled
+from symgen.method.dynamics import THIRDS, Curves
 from symgen.method.statistics import interval
 
 # Differences up to these count as none: of shares, counts (over their mean), orders, losses (nats)
@@ -14,28 +18,38 @@ from symgen.method.statistics import interval
 SHARE, COUNT, ORDER, NATS, ODDS = 0.02, 0.05, 0.05, 0.02, 0.05
 
 
-def count(dynamics: Dynamics) -> Judgement:
+def count(dynamics: Curves) -> Judgement:
     """Finding 1: N falls from the untrained network to its lowest point on the way, then rises.
 
     On the way means at a checkpoint between the first and the last. The lowest point is picked on
-    one half of the samples and measured on the other, both ways round. Changes are told as shares
-    of the mean N over all checkpoints; those up to 0.05 count as none. Where N has clearly risen
-    before it falls, that counts against the claim.
+    one half of the repetitions and measured on the other, both ways round. Changes are told as
+    shares of the mean N over all checkpoints; those up to 0.05 count as none. Where N has clearly
+    risen before it falls, that counts against the claim.
     """
     return _there_and_back(dynamics, "count", -1, ("N", "lowest"), COUNT, "of mean N")
 
 
-def power(dynamics: Dynamics) -> Judgement:
+def power(dynamics: Curves) -> Judgement:
     """Finding 2: H rises from the untrained network to its peak on the way, then falls.
 
     On the way means at a checkpoint between the first and the last. The peak is picked on one half
-    of the samples and measured on the other, both ways round. Changes up to 0.02 count as none.
+    of the repetitions and measured on the other, both ways round. Changes up to 0.02 count as none.
     Where H has clearly fallen before it rises, that counts against the claim.
     """
     return _there_and_back(dynamics, "power", 1, ("H", "largest"), SHARE, "1")
 
 
-def gap(dynamics: Dynamics) -> Judgement:
+def power_above_chance(dynamics: Curves) -> Judgement:
+    """Above its chance level, H rises from the untrained network to its peak on the way, and falls.
+
+    The chance level is H with the variables of the baselines relabelled at random; it falls where
+    interactions become more, or of higher order. Measured and judged as finding 2; changes up to
+    0.02 count as none.
+    """
+    return _there_and_back(dynamics, "lift", 1, ("H above chance", "largest"), SHARE, "1")
+
+
+def gap(dynamics: Curves) -> Judgement:
     """Finding 3: from the peak of H on the way to the end, H falls and the loss gap widens.
 
     H is measured as for finding 2. The gap is the mean loss on test samples less that on training
@@ -45,29 +59,33 @@ def gap(dynamics: Dynamics) -> Judgement:
     """
     _, fall, _ = dynamics.turn("power", 1)
     samples, peak = _known(fall), _extreme(dynamics, "power", 1, slice(1, -1))
-    if peak is None or not dynamics.losses:
-        return Judgement([], samples, _missing(dynamics, "H"))
-    falls = below("H, from where it is largest on the way to the end", interval(fall), margin=SHARE)
     end = dynamics.gap(dynamics.steps[-1])
+    if peak is None or math.isnan(end.mean):
+        return _judged(dynamics, [], samples, _missing(dynamics, "H"))
+    falls = below("H, from where it is largest on the way to the end", interval(fall), margin=SHARE)
     if not end.low > NATS and falls.verdict != "shown":
-        return Judgement([], samples, f"no loss gap is clearly open at the end: {end:+.2f} nats")
+        return _judged(
+            dynamics, [], samples, f"no loss gap is clearly open at the end: {end:+.2f} nats"
+        )
     change = dynamics.gap(dynamics.steps[-1], since=peak)
     widens = above("loss gap, from there to the end", change, margin=NATS, unit="nats")
     note = f"The mean H on the way is largest at step {peak}; the gap ends at {end:+.2f} nats."
-    return Judgement([falls, widens], samples, note)
+    return _judged(dynamics, [falls, widens], samples, note)
 
 
-def untrained_orders(dynamics: Dynamics) -> Judgement:
+def untrained_orders(dynamics: Curves) -> Judgement:
     """Before training, orders from n/3 to 2n/3 hold more salient strength than those below do.
 
-    And more than those above do. Both are compared sample by sample, as shares of the strength.
+    And more than those above do. Both are compared one by one, as shares of the strength.
     Leads up to 0.02 count as none. Nothing is tested with n < 4, where no order lies below n/3.
     """
-    low, middle, high = order_thirds(dynamics.spectra(dynamics.steps[0])[0])
-    if dynamics.interactions[0].n < 4:
-        return Judgement([], len(middle), "with fewer than 4 variables no order lies below n/3")
+    low, middle, high = (dynamics.curves[name][:, 0] for name in THIRDS)
+    if dynamics.n < 4:
+        note = "with fewer than 4 variables no order lies below n/3"
+        return _judged(dynamics, [], len(middle), note)
     leads = {"below": middle - low, "above": middle - high}
-    return Judgement(
+    return _judged(
+        dynamics,
         [
             above(f"untrained: share of middle orders less that {k}", interval(x), margin=SHARE)
             for k, x in leads.items()
@@ -76,58 +94,84 @@ def untrained_orders(dynamics: Dynamics) -> Judgement:
     )
 
 
-def untrained_cancel(dynamics: Dynamics) -> Judgement:
+def untrained_cancel(dynamics: Curves) -> Judgement:
     """Before training, less than 0.2 of a sample's salient strength is left when signs cancel.
 
     That is the size of the sum of its effects over the sum of their sizes. Distances up to 0.02
     count as none.
     """
-    left = uncancelled(dynamics.spectra(dynamics.steps[0])[0])
+    left = dynamics.curves["uncancelled"][:, 0]
     measure, value = "untrained: share of strength that is left", interval(left, share=True)
-    return Judgement([below(measure, value, bound=0.2, margin=SHARE)], _known(left))
+    return _judged(dynamics, [below(measure, value, bound=0.2, margin=SHARE)], _known(left))
 
 
-def untrained_transfer(dynamics: Dynamics) -> Judgement:
+def untrained_transfer(dynamics: Curves) -> Judgement:
     """Before training, H is below one half. Distances up to 0.02 count as none."""
     start = dynamics.curves["power"][:, 0]
     value = interval(start, share=True)
-    return Judgement([below("untrained: H", value, bound=0.5, margin=SHARE)], _known(start))
+    return _judged(dynamics, [below("untrained: H", value, bound=0.5, margin=SHARE)], _known(start))
 
 
-def phase_1(dynamics: Dynamics) -> Judgement:
+def untrained_baseline(dynamics: Curves) -> Judgement:
+    """At the end of training, H is larger than with untrained baseline networks in their place.
+
+    These have the architecture and the masking in common with the target, and nothing it learned.
+    Differences up to 0.02 count as none.
+    """
+    return _null(dynamics, "untrained", "untrained baselines")
+
+
+def other_class(dynamics: Curves) -> Judgement:
+    """At the end of training, H is larger than where the baselines are asked about another class.
+
+    Their output is that of the class after the true one then, on the same samples and masks.
+    Differences up to 0.02 count as none.
+    """
+    return _null(dynamics, "other_class", "baselines asked about another class")
+
+
+def _null(dynamics: Curves, name: str, words: str) -> Judgement:
+    if name not in dynamics.curves:
+        return _judged(dynamics, [], len(dynamics), f"no H with {words} was measured")
+    lead = dynamics.curves["power"][:, -1] - dynamics.curves[name][:, -1]
+    measure = f"H less H with {words}, last checkpoint"
+    return _judged(dynamics, [above(measure, interval(lead), margin=SHARE)], _known(lead))
+
+
+def phase_1(dynamics: Curves) -> Judgement:
     """The mean order of salient interactions falls from the untrained network to the peak of H.
 
     Orders are weighted by strength. The peak is picked between the first and the last checkpoint on
-    one half of the samples, and the change is measured on the other, both ways round. Changes up to
-    0.05 count as none. Nothing is tested where the mean H has no peak on the way.
+    one half of the repetitions, and the change is measured on the other, both ways round. Changes
+    up to 0.05 count as none. Nothing is tested where the mean H has no peak on the way.
     """
     change, _, _ = dynamics.turn("mean_order", 1, by="power")
     moved = below("mean order, untrained to the peak of H", interval(change), margin=ORDER)
     return _around_peak(dynamics, moved, _known(change))
 
 
-def phase_2(dynamics: Dynamics) -> Judgement:
+def phase_2(dynamics: Curves) -> Judgement:
     """The mean order of salient interactions rises from the peak of H to the end.
 
     Orders are weighted by strength. The peak is picked between the first and the last checkpoint on
-    one half of the samples, and the change is measured on the other, both ways round. Changes up to
-    0.05 count as none. Nothing is tested where the mean H has no peak on the way.
+    one half of the repetitions, and the change is measured on the other, both ways round. Changes
+    up to 0.05 count as none. Nothing is tested where the mean H has no peak on the way.
     """
     _, change, _ = dynamics.turn("mean_order", 1, by="power")
     moved = above("mean order, peak of H to the end", interval(change), margin=ORDER)
     return _around_peak(dynamics, moved, _known(change))
 
 
-def phase_3(dynamics: Dynamics) -> Judgement:
+def phase_3(dynamics: Curves) -> Judgement:
     """From t2 to the end non-generalizable strength grows, and by more than generalizable strength.
 
-    The boundary t2 (for r = 1) is picked on one half of the samples and the changes are measured on
-    the other, both ways round. Changes up to 0.05 log odds count as none. Nothing is tested where
-    the averages over all samples have no t2 before the last checkpoint.
+    The boundary t2 (for r = 1) is picked on one half of the repetitions and the changes are
+    measured on the other, both ways round. Changes up to 0.05 log odds count as none. Nothing is
+    tested where the averages over all of them have no t2 before the last checkpoint.
     """
     found = dynamics.phases()
     if found.t2 is None or found.t2 == dynamics.steps[-1]:
-        return Judgement([], len(dynamics), found.reason)
+        return _judged(dynamics, [], len(dynamics), found.reason)
     grown, other = map(dynamics.since_t2, ("non_generalizable", "generalizable"))
     contrasts = [
         above(measure, interval(change), margin=ODDS, unit="log odds")
@@ -136,18 +180,18 @@ def phase_3(dynamics: Dynamics) -> Judgement:
             ("the same less generalizable strength", grown - other),
         )
     ]
-    return Judgement(contrasts, _known(grown), f"On average over all samples, t2 is {found.t2}.")
+    return _judged(dynamics, contrasts, _known(grown), f"On average, t2 is {found.t2}.")
 
 
 def _there_and_back(
-    dynamics: Dynamics, name: str, side: int, words: tuple[str, str], margin: float, unit: str
+    dynamics: Curves, name: str, side: int, words: tuple[str, str], margin: float, unit: str
 ) -> Judgement:
     """Judge that a quantity moves to an extreme (1: largest, -1: lowest) first, and then back."""
     (symbol, most), there, back = words, *((above, below) if side > 0 else (below, above))
     turned = dynamics.turn(name, side)
     at, samples = _extreme(dynamics, name, side), _known(turned[0])
     if at is None or len(dynamics.steps) < 3:
-        return Judgement([], samples, _missing(dynamics, symbol))
+        return _judged(dynamics, [], samples, _missing(dynamics, symbol))
     scale = 1.0 if unit == "1" else float(dynamics.curves[name].mean()) or 1.0
     to, after, astray = (interval(change / scale) for change in turned)
     about = {"margin": margin, "unit": unit}
@@ -157,18 +201,18 @@ def _there_and_back(
     ]
     detour = there(f"{symbol}, untrained to farthest astray before that", astray, **about)
     contrasts += [detour] * (detour.verdict == "opposite")
-    return Judgement(contrasts, samples, f"The mean {symbol} is {most} at step {at}.")
+    return _judged(dynamics, contrasts, samples, f"The mean {symbol} is {most} at step {at}.")
 
 
-def _around_peak(dynamics: Dynamics, moved: Contrast, samples: int) -> Judgement:
+def _around_peak(dynamics: Curves, moved: Contrast, samples: int) -> Judgement:
     found = dynamics.phases()
     if found.t1 is None:
-        return Judgement([], samples, found.reason)
-    return Judgement([moved], samples, f"On average over all samples, t1 is {found.t1}.")
+        return _judged(dynamics, [], samples, found.reason)
+    return _judged(dynamics, [moved], samples, f"On average, t1 is {found.t1}.")
 
 
 def _extreme(
-    dynamics: Dynamics, name: str, side: int, among: slice = slice(None)
+    dynamics: Curves, name: str, side: int, among: slice = slice(None)
 ) -> int | None:  # fmt: skip
     """Return the step at which the mean over all samples is largest (1) or lowest (-1)."""
     means = side * dynamics.curves[name].nanmean(0)[among]
@@ -177,13 +221,19 @@ def _extreme(
     return dynamics.steps[among][int(means.nan_to_num(nan=-math.inf).argmax())]
 
 
-def _missing(dynamics: Dynamics, symbol: str) -> str:
+def _missing(dynamics: Curves, symbol: str) -> str:
     if len(dynamics.steps) < 3:
         return "no checkpoint lies between the first and the last"
     if dynamics.curves["power"].isnan().all():
         return f"{symbol} is not defined at any checkpoint"
-    return "the losses of single samples are not known"
+    return "the losses are not known"
 
 
 def _known(values: Tensor) -> int:
     return int((~values.isnan()).sum())
+
+
+def _judged(
+    dynamics: Curves, contrasts: list[Contrast], count: int, note: str = ""
+) -> Judgement:  # fmt: skip
+    return Judgement(contrasts, count, note, dynamics.unit)

@@ -1,70 +1,100 @@
-"""Rules about removal: what becomes of the losses without what does not generalize?"""
+"""Rules about removal: what becomes of the losses without what does not generalize?
+
+Each takes the losses of samples of one training, or the mean losses of several trainings, which
+are the repetitions then.
+"""
 
 from jaxtyping import Float
 from torch import Tensor
 
 from symgen.method.claims.judgement import Contrast, Judgement, above, below
-from symgen.method.removal import SMALL_GAP, Losses, gap_closed, loss_gap
+from symgen.method.removal import REMOVED, SMALL_GAP, Removal
 from symgen.method.statistics import Interval, around
 
-REMOVED = "non-generalizable"
 
-
-def removal_gap(train: Losses, test: Losses) -> Judgement:
+def removal_gap(removal: Removal) -> Judgement:
     """The share of the loss gap that closes is above 0; shares up to 0.02 count as none.
 
     It is the gap between mean test and mean training loss without the salient interactions that do
     not generalize, compared with the gap before. Nothing is tested where that is not surely wider
     than 0.02 nats.
     """
-    share = gap_closed(train, test)
-    return _of_a_gap(train, test, above("share of the loss gap that closes", share, margin=0.02))
+    return _of_a_gap(
+        removal, above("share of the loss gap that closes", removal.closed(), margin=0.02)
+    )
 
 
-def removal_control(train: Losses, test: Losses) -> Judgement:
-    """Removing as much strength at random leaves a wider loss gap than removing what does not
-    generalize; differences up to 0.02 nats count as none.
+def removal_control(removal: Removal) -> Judgement:
+    """The removal closes a larger share of the loss gap than removing as much strength at random
+    does; differences up to 0.02 count as none.
 
     Each sample loses the same salient strength both ways; the random removal is averaged over 20
     draws. Nothing is tested where the gap before the removal is not surely wider than 0.02 nats.
     """
-    lead = loss_gap(train["random"] - train[REMOVED], test["random"] - test[REMOVED])
-    measure = "gap left by the random removal less gap left by this one"
-    return _of_a_gap(train, test, above(measure, lead, margin=0.02, unit="nats"))
+    return _lead(removal, "random", "the random removal")
 
 
-def _of_a_gap(train: Losses, test: Losses, contrast: Contrast) -> Judgement:
-    samples = len(train["nothing"]) + len(test["nothing"])
-    gap = loss_gap(train["nothing"], test["nothing"])
-    if gap.low > SMALL_GAP:
-        return Judgement([contrast], samples)
-    size = f"{gap:.2f} nats" if gap.low == gap.low else "unknown from these samples"
-    return Judgement([], samples, f"no clear loss gap to close; before the removal it is {size}")
+def removal_permuted(removal: Removal) -> Judgement:
+    """The removal closes a larger share of the loss gap than removing as many salient interactions
+    at random does; differences up to 0.02 count as none.
+
+    Which of a sample's salient interactions generalize is drawn anew, averaged over 20 draws.
+    Nothing is tested where the gap before the removal is not surely wider than 0.02 nats.
+    """
+    return _lead(removal, "permuted", "the removal with G permuted")
 
 
-def removal_train(train: Losses, test: Losses) -> Judgement:
+def removal_shrunk(removal: Removal) -> Judgement:
+    """The removal closes a larger share of the loss gap than shrinking all outputs by one factor
+    does, which knows of no interactions; differences up to 0.02 count as none.
+
+    The factor is the one at which the mean training loss is that after the removal. Nothing is
+    tested where the gap before is not surely wider than 0.02 nats.
+    """
+    return _lead(removal, "shrunk", "shrinking the outputs")
+
+
+def _lead(removal: Removal, control: str, words: str) -> Judgement:
+    lead = removal.closed(less=control)
+    measure = f"share of the gap that closes, less that by {words}"
+    return _of_a_gap(removal, above(measure, lead, margin=0.02))
+
+
+def _of_a_gap(removal: Removal, contrast: Contrast) -> Judgement:
+    if removal.clear:
+        return Judgement([contrast], len(removal), unit=removal.unit)
+    gap = removal.gap()
+    size = f"{gap:.2f} {removal.measure}" if gap.low == gap.low else "unknown from these samples"
+    note = f"no clear loss gap to close; before the removal it is {size}"
+    return Judgement([], len(removal), note, removal.unit)
+
+
+def removal_train(removal: Removal) -> Judgement:
     """The mean training loss is higher after the removal; rises up to 0.02 nats count as none."""
-    rise = _mean(train[REMOVED] - train["nothing"])
-    contrast = above("rise of the training loss", rise, margin=0.02, unit="nats")
-    return Judgement([contrast], len(train["nothing"]))
+    rise = _mean(removal.train[REMOVED] - removal.train["nothing"])
+    contrast = above("rise of the training loss", rise, margin=0.02, unit=removal.measure)
+    return Judgement([contrast], len(removal.train["nothing"]), unit=removal.unit)
 
 
-def removal_test(train: Losses, test: Losses) -> Judgement:
+def removal_test(removal: Removal) -> Judgement:
     """The mean test loss rises by less than a tenth of the loss gap that was there before the
     removal; where that gap is not surely wider than 0.02 nats, by less than 0.02 nats.
     """
-    gap, rise = loss_gap(train["nothing"], test["nothing"]), test[REMOVED] - test["nothing"]
-    if gap.low > SMALL_GAP:
-        share = float(rise.mean()) / gap.mean
-        # What each sample adds to the share, to first order.
-        parts = (rise - share * test["nothing"]) / gap.mean, share * train["nothing"] / gap.mean
-        value = around(share, *(x.cpu().double().numpy() for x in parts))
+    train, test = removal.train, removal.test
+    rise = test[REMOVED] - test["nothing"]
+    if removal.clear:
+        gap = removal.gap().mean
+        share = float(rise.mean()) / gap
+        # What each unit adds to the share, to first order.
+        parts = (rise - share * test["nothing"]) / gap, share * train["nothing"] / gap
+        groups = [sum(parts)] if removal.unit == "trainings" else parts
+        value = around(share, *(x.cpu().double().numpy() for x in groups))
         contrast = below("rise of the test loss, as a share of the loss gap", value, 0.1)
     else:
-        contrast = below("rise of the test loss", _mean(rise), SMALL_GAP, unit="nats")
-    return Judgement([contrast], len(test["nothing"]))
+        contrast = below("rise of the test loss", _mean(rise), SMALL_GAP, unit=removal.measure)
+    return Judgement([contrast], len(test["nothing"]), unit=removal.unit)
 
 
-def _mean(values: Float[Tensor, "sample"]) -> Interval:
+def _mean(values: Float[Tensor, "_"]) -> Interval:
     """Return the mean with its 95 % interval; equal values have no width, be they 0 or 1."""
     return around(float(values.mean()), values.cpu().double().numpy())

@@ -49,7 +49,7 @@ def similarity_shape(
     lead = resampled(farther, binary, continuous, rest)
     measure = "distance to what does not generalize, less D"
     contrasts = [
-        below("D between the two metrics", apart, bound=0.2),
+        below("D between the two metrics", apart, bound=0.2, share=True),
         above(measure, lead, margin=0.02),
     ]
     return Judgement(contrasts, len(binary))

@@ -1,0 +1,165 @@
+"""Masked states of any function: of tables, series, sounds, and networks of other libraries."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from symgen.masking.hooks import logits_of
+from symgen.masking.mask_values import MaskValue
+from symgen.masking.patches import ImageVariables
+from symgen.masking.states import ALIVE, Runner, log_odds, present_at
+from symgen.memory import batch_budget, device_of
+
+# States at once, as far as memory goes: what a call of a small function costs is the call.
+STATES = 1024
+
+
+class FunctionRunner(Runner):
+    """Masks inputs by state and calls a function on them; see `masked_outputs` for what it takes.
+
+    v is computed on the device of the function where that is a module, else on that of its inputs.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        x: Any,
+        target: Int[Tensor, " sample"],
+        variables: Any,
+        mask_value: Any,
+    ):
+        self.function, self.as_array = function, isinstance(x, np.ndarray)
+        self.x = _inputs(x)
+        self.owners, self.n = _owners(variables, self.x)
+        module = isinstance(function, nn.Module)
+        self.device = device_of(function) if module else self.x.device
+        self.target, self.value = target.to(self.device), _value(mask_value, self.x)
+        _check_no_probabilities(self.plain(0, len(self.x)))
+
+    @property
+    def batch_size(self) -> int:
+        """How many states to run at once, where nobody says."""
+        each = ALIVE * self.x[0].nbytes
+        return max(1, min(STATES, batch_budget(self.device) // each))
+
+    def plain(self, first: int, count: int = 1) -> Float[Tensor, "sample outcome"]:
+        """Return the logits of some samples, nothing masked."""
+        return self._logits(self.x[first : first + count])
+
+    def run(
+        self, first: int, count: int, states: Int[Tensor, " state"]
+    ) -> Float[Tensor, "sample state"]:
+        """Return v of some samples on the same states."""
+        rows = slice(first, first + count)
+        x, owners = self.x[rows], self.owners[rows]
+        keep = present_at(owners.flatten(1), states.to(owners.device), self.n)
+        keep = keep.unflatten(-1, owners.shape[1:])
+        masked = torch.where(keep, x[:, None], self.value).flatten(0, 1)
+        target = self.target[rows].repeat_interleave(len(states))
+        return log_odds(self._logits(masked), target).reshape(count, len(states))
+
+    def _logits(self, x: Tensor) -> Tensor:
+        """Return the function's logits; log odds of class 1 stand for the logits 0 and themselves.
+
+        Raises:
+            ValueError: when it does not return one row, or one number, for each input.
+        """
+        given = x.cpu().numpy() if self.as_array else x.to(self.device)
+        found = self.function(given)
+        logits = (
+            torch.as_tensor(found)
+            if isinstance(found, np.ndarray | np.generic)
+            else logits_of(found)
+        )
+        if logits.dim() not in (1, 2) or len(logits) != len(x) or not logits.is_floating_point():
+            raise ValueError(
+                f"the function returns {logits.dtype} of shape {tuple(logits.shape)} for "
+                f"{len(x)} inputs; expected floating logits ({len(x)}, class), or the log odds "
+                f"({len(x)},) of class 1 of two"
+            )
+        logits = logits.to(self.device)
+        return logits if logits.dim() == 2 else torch.stack([torch.zeros_like(logits), logits], 1)
+
+
+def _inputs(x: Any) -> Tensor:
+    inputs = torch.as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
+    if not isinstance(inputs, Tensor) or inputs.dim() < 2 or not inputs.is_floating_point():
+        shape = f" of {x.dtype}, shape {tuple(x.shape)}" if hasattr(x, "dtype") else ""
+        raise ValueError(
+            f"x is {type(x).__name__}{shape}; a function takes floating inputs (sample, *shape), "
+            "a tensor or an array: what it is given comes in the same form"
+        )
+    return inputs
+
+
+def _owners(variables: Any, x: Tensor) -> tuple[Int[Tensor, "sample *position"], int]:
+    """Return the variable at each position of the inputs, n for none, with their axes; and n."""
+    if isinstance(variables, ImageVariables):
+        found, n = variables.owners(*x.shape[-2:]), variables.n
+    else:
+        found = torch.as_tensor(variables)
+        if found.is_floating_point() or found.dtype is torch.bool or found.dim() < 2:
+            raise ValueError(
+                f"variables are {found.dtype} of shape {tuple(found.shape)}; expected whole "
+                "numbers (sample or 1, *position): the variable of each input position, -1 for "
+                "none, such as torch.arange(features)[None] for a table"
+            )
+        n = int(found.max()) + 1
+        found = found.long().where(found >= 0, n)
+    shape = tuple(x.shape[1:])
+    # Fewer axes than the inputs have are the last ones, as in all of torch.
+    lined = found.reshape(len(found), *[1] * (len(shape) + 1 - found.dim()), *found.shape[1:])
+    axes = zip(lined.shape[1:], shape, strict=False)
+    if (
+        lined.dim() != x.dim() or any(size not in (1, wanted) for size, wanted in axes)
+        or len(found) not in (1, len(x))
+    ):  # fmt: skip
+        raise ValueError(
+            f"variables have shape {tuple(found.shape)}, but inputs {tuple(x.shape)}; expected "
+            f"({len(x)} or 1, *position) with positions that broadcast to {shape}"
+        )
+    for i, row in enumerate(lined.flatten(1)):
+        missing = sorted({*range(n)} - set(row.tolist()))
+        if missing or not n:
+            raise ValueError(
+                f"sample {i} has no position of variable {missing[0] if missing else 0}; expected "
+                f"each of the variables 0 to {max(n, 1) - 1} in every sample"
+            )
+    return lined.expand(len(x), *lined.shape[1:]).to(x.device), n
+
+
+def _value(mask_value: Any, x: Tensor) -> Tensor:
+    if isinstance(mask_value, MaskValue) and mask_value.layer is None:
+        mask_value = mask_value.value
+    if not isinstance(mask_value, Tensor | np.ndarray | np.generic | float | int):
+        raise ValueError(
+            f"the mask value is {mask_value!r:.200}; where inputs are masked, expected a number, "
+            "tensor or array that broadcasts to one of them, such as x.mean(0)"
+        )
+    value = torch.as_tensor(mask_value).to(x)
+    try:
+        torch.broadcast_to(value, x.shape[1:])
+    except RuntimeError:
+        raise ValueError(
+            f"the mask value has shape {tuple(value.shape)}, but inputs {tuple(x.shape[1:])} a "
+            "sample; expected a number or what broadcasts to that, such as x.mean(0)"
+        ) from None
+    return value
+
+
+def _check_no_probabilities(logits: Tensor) -> None:
+    """Refuse probabilities where logits are asked for: v of them would be another number.
+
+    Raises:
+        ValueError: for rows of numbers from 0 to 1 that all sum to 1.
+    """
+    rows = logits.double()
+    if bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() < 1e-4).all()):
+        raise ValueError(
+            "the function returns probabilities: numbers from 0 to 1 that sum to 1 for every "
+            "input; expected logits or log probabilities, such as model.predict_log_proba"
+        )

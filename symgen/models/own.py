@@ -1,0 +1,165 @@
+"""A training of your own: its checkpoints, wherever and however they are kept."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from symgen.models.builders import content
+from symgen.models.registry import device, load_weights
+
+# What is known of a run's checkpoints, beside their steps; NaN where it is not.
+RECORDED = ("epoch", "train_loss", "test_loss", "train_accuracy", "test_accuracy")
+# Under which names programs keep the weights in a checkpoint that holds more than these.
+INSIDE = ("state_dict", "model_state_dict", "model")
+
+
+class Checkpoints:
+    """The checkpoints of a training of your own: what `track` takes for a run.
+
+    Args:
+        sources: optimizer step to checkpoint, or a list of checkpoints, whose steps are then 0, 1,
+            2, ... A checkpoint is a file of weights, by `torch.save` of a state_dict or in
+            safetensors, or a function without arguments that returns the network.
+        build: returns a network that the weights of the files fit into.
+        records: one row a checkpoint, with any of epoch, train_loss, test_loss (nats),
+            train_accuracy and test_accuracy (shares): a table, or a list of mappings. They are
+            drawn beside what is measured; NaN where unknown.
+
+    Attributes:
+        steps: of the checkpoints, ascending.
+        records: the table.
+
+    Raises:
+        ValueError: for steps that are no whole numbers >= 0, fewer than one checkpoint, records of
+            other steps, or a file without `build`.
+        FileNotFoundError: where a file is not there.
+
+    Example:
+        >>> layers = [torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)]
+        >>> run = Checkpoints({0: lambda: layers[0], 100: lambda: layers[1]})
+        >>> run.steps, run.load(100) is layers[1], run.key(0) == run.key(100)
+        ([0, 100], True, False)
+    """
+
+    def __init__(
+        self,
+        sources: Mapping | Sequence,
+        build: Callable[[], nn.Module] | None = None,
+        records: pd.DataFrame | Sequence[Mapping[str, float]] | None = None,
+    ):
+        sources = sources if isinstance(sources, Mapping) else dict(enumerate(sources))
+        wrong = [
+            step for step in sources if isinstance(step, bool) or int(step) != step or step < 0
+        ]
+        if wrong or not sources:
+            raise ValueError(
+                f"the steps of the checkpoints are {[*sources][:10]}; expected one or more whole "
+                "numbers, 0 or above"
+            )
+        self._sources = {int(step): sources[step] for step in sorted(sources)}
+        self._build, self._keys = build, dict[int, dict[str, str]]()
+        self.steps = [*self._sources]
+        for source in self._sources.values():
+            if callable(source):
+                continue
+            if not isinstance(source, str | os.PathLike):
+                raise ValueError(
+                    f"a checkpoint is {type(source).__name__}; expected the path of a file, or a "
+                    "function without arguments that returns the network"
+                )
+            if not Path(source).is_file():
+                raise FileNotFoundError(f"there is no checkpoint {source}")
+            if build is None:
+                raise ValueError(
+                    f"{source} holds weights alone; pass build, a function without arguments that "
+                    "returns a network to load them into"
+                )
+        self.records = _recorded(self.steps, records)
+
+    def load(self, step: int = -1) -> nn.Module:
+        """Return the network as it was after so many steps, in eval mode on `registry.device()`.
+
+        Args:
+            step: one of `steps`, or -1 for the last.
+
+        Raises:
+            ValueError: for another step, weights that do not fit, or what is no network or file of
+                weights.
+        """
+        step = self._step(step)
+        source = self._sources[step]
+        # Building draws weights, which must change no other draw.
+        with torch.random.fork_rng(devices=[]):
+            model = source() if callable(source) else self._build()
+        if not isinstance(model, nn.Module):
+            raise ValueError(
+                f"the function for step {step} returned {type(model).__name__}; expected a "
+                "torch.nn.Module"
+            )
+        if not callable(source):
+            load_weights(model, _weights(Path(source)), f"in {source}")
+        model = model.to(device()).eval()
+        self._keys[step] = content(model)
+        return model
+
+    def key(self, step: int = -1) -> dict[str, str]:
+        """Return what identifies a network: its weights, its layers and the code of their classes.
+
+        What else its forward calls is not seen: where you change that, point SYMGEN_CACHE to
+        another folder, or results of the network as it was may be found again.
+
+        Args:
+            step: one of `steps`, or -1 for the last.
+        """
+        step = self._step(step)
+        if step not in self._keys:
+            self.load(step)
+        return {**self._keys[step]}
+
+    def _step(self, step: int) -> int:
+        step = self.steps[-1] if step == -1 else step
+        if step not in self._sources:
+            raise ValueError(f"there is no checkpoint at step {step}; there are {self.steps}")
+        return step
+
+
+def _recorded(steps: Sequence[int], records: Any) -> pd.DataFrame:
+    """Return what is known of the checkpoints, one row each."""
+    table = pd.DataFrame({"step": steps} if records is None else records)
+    if "step" not in table and len(table) == len(steps):
+        table.insert(0, "step", steps)
+    if "step" not in table or table["step"].tolist() != [*steps]:
+        found = table["step"].tolist() if "step" in table else f"{len(table)} rows"
+        raise ValueError(
+            f"records are of the steps {found}; expected one row for each of {[*steps]}"
+        )
+    unknown = {name: float("nan") for name in RECORDED if name not in table}
+    return table.assign(**unknown).reset_index(drop=True)
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file of weights; nothing in it is executed."""
+    advice = "expected what torch.save(network.state_dict(), path) or safetensors writes"
+    try:
+        if path.suffix == ".safetensors":
+            found = load_file(path)
+        else:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except (SafetensorError, Exception) as error:  # of damaged files torch raises almost anything
+        said = " ".join(str(error).split())
+        raise ValueError(f"{path} cannot be read as weights ({said[:200]}); {advice}") from error
+    if isinstance(found, Mapping):
+        found = next((found[k] for k in INSIDE if isinstance(found.get(k), Mapping)), found)
+    if not isinstance(found, Mapping) or not all(isinstance(x, Tensor) for x in found.values()):
+        held = ", ".join(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
+        raise ValueError(f"{path} holds {held[:200]}; {advice}")
+    return dict(found)
