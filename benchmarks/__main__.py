@@ -14,10 +14,12 @@ GROUPS = {
     "highs": solvers.against_highs,
     "growth": solvers.growth,
     "memory": solvers.memory,
+    "device": solvers.device,
     "moebius": transforms.against_shapiq,
     "throughput": networks.throughput,
     "prefix_tree": networks.prefix_tree,
     "end_to_end": networks.end_to_end,
+    "penalty": networks.penalty,
 }
 
 

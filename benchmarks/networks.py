@@ -1,15 +1,18 @@
 """Outputs on masked states against the bare network, and everything from image to interactions."""
 
+import itertools
+
 import torch
 from torch import nn
 
 import symgen
 from benchmarks.rows import Row, ratio_of, seconds
 from symgen.masking.hooks import Inputs
-from symgen.masking.mask_values import mean_embedding, token_embedding
+from symgen.masking.mask_values import mean_embedding, mean_feature, token_embedding
 from symgen.masking.prefix_tree import PrefixTree, plain_runner
 from symgen.masking.spans import TextVariables
 from symgen.masking.states import evaluating, run_all
+from symgen.method.penalty import Penalty
 
 STATES = 1024
 BATCH = 128
@@ -143,3 +146,43 @@ def end_to_end(quick: bool) -> list[Row]:
             note="one sample; gap 1e-3",
         )
     ]
+
+
+def penalty(quick: bool) -> list[Row]:
+    """A step of training with the penalty against a plain one."""
+    model, x, _, _ = _images("resnet20")
+    x, y = x[:64], torch.randint(10, (64,), generator=torch.Generator().manual_seed(0))
+    variables, optimizer = symgen.draw_patches(64, n=6), torch.optim.SGD(model.parameters(), 1e-3)
+    known = mean_feature(model, x)
+    v = symgen.masked_outputs(model, x, y.roll(1), variables, known, progress=False)
+    term = Penalty(Inputs(x, y), variables, symgen.sparsify(v))
+    numbers = itertools.count(1)
+
+    def steps(penalized: int, plain: int) -> None:
+        for k in range(penalized + plain):
+            loss = nn.functional.cross_entropy(model.train()(x), y)
+            if k < penalized:
+                loss = loss + term(next(numbers), model)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    steps(1, 1)
+    rows, repeats = [], 3 if quick else 7
+    for name, plain, limit in (("every step", 0, 3.0), ("every 4th step", 3, 1.5)):
+        mine, bare = ratio_of(
+            lambda p=plain: steps(1, p), lambda p=plain: steps(0, p + 1), repeats
+        )  # fmt: skip
+        rows.append(
+            Row(
+                f"a step with the penalty in {name}, resnet20, batches of 64",
+                "a plain step",
+                mine / (plain + 1),
+                bare / (plain + 1),
+                "s a step",
+                mine / bare,
+                limit=limit,
+                note="4 samples of 6 variables, gradients through at most 4 states of each",
+            )
+        )
+    return rows

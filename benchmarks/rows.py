@@ -12,6 +12,7 @@ import torch
 
 from symgen import extract, moebius
 from symgen.fingerprints import code_fingerprint, fingerprint
+from symgen.method.penalty import Penalty
 from symgen.storage import atomic
 
 FOLDER = Path("_build/bench")
@@ -93,7 +94,7 @@ def kept(name: str, preset: str, force: bool, measure: Callable[[], list[Row]]) 
 def code() -> str:
     """Return the fingerprint of what is measured and of what measures it."""
     sources = {p.name: p.read_text() for p in sorted(Path(__file__).parent.glob("*.py"))}
-    return fingerprint([code_fingerprint(extract, moebius), sources])
+    return fingerprint([code_fingerprint(extract, moebius, Penalty), sources])
 
 
 def write(path: Path, content: dict) -> None:

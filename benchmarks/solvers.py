@@ -16,9 +16,12 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 import symgen
-from benchmarks import inputs, published
+from benchmarks import inputs
+from benchmarks.published import dense
 from benchmarks.rows import Row, seconds
+from symgen.masking.outputs import GPU_LAST
 from symgen.split import interior_point
+from symgen.split.published import RATES, STEPS, published
 
 NOISE = 0.02
 
@@ -26,30 +29,29 @@ NOISE = 0.02
 def against_published(quick: bool) -> list[Row]:
     """The published procedure: sample by sample, all samples at once, with our transforms."""
     n, samples = 10, 8 if quick else 32
-    steps = 500 if quick else published.STEPS
+    steps = 500 if quick else STEPS
     v = inputs.outputs(n, samples)
     symgen.sparsify(v[:1], noise=NOISE)
     ours = {tol: seconds(lambda t=tol: symgen.sparsify(v, NOISE, t), 3) for tol in (1e-3, 1e-2)}
     ways = (
         # Its own code has a loop over samples; that it could batch them is our addition.
-        ("published procedure", published.Dense(n), [v[:1], v[1:2]], True),
-        ("published procedure, all samples in one batch", published.Dense(n), [v], False),
-        ("the same, with our transforms", published.Fast(n), [v], False),
+        ("published procedure", dense(n), [v[:1], v[1:2]], True),
+        ("published procedure, all samples in one batch", dense(n), [v], False),
+        ("the same, with our transforms", contextlib.nullcontext(), [v], False),
     )
     rows = []
     for against, transforms, batches, judged in ways:
         count = sum(map(len, batches))
         times, objectives = [], []
-        for rate in published.RATES:
-            spent, found = 0.0, []
-            for part in batches:
-                wall, _, x = seconds(
-                    lambda r=rate, k=transforms, p=part: published.solve(p, NOISE, r, k, steps)
-                )
-                spent += wall * published.STEPS / steps
-                found.append(x.abs().sum((1, 2)))
-            times.append(spent / count)
-            objectives.append(torch.cat(found))
+        with transforms:
+            for rate in RATES:
+                spent, found = 0.0, []
+                for part in batches:
+                    wall, _, inter = seconds(lambda r=rate, p=part: published(p, NOISE, r, steps))
+                    spent += wall * STEPS / steps
+                    found.append(inter.objective)
+                times.append(spent / count)
+                objectives.append(torch.cat(found))
         best = torch.stack(objectives).amin(0)
         single = int(torch.stack(objectives).mean(1).argmin())
         for tol, must in ((1e-3, 50), (1e-2, 60)):
@@ -71,7 +73,7 @@ def against_published(quick: bool) -> list[Row]:
                         "processor": processor / samples,
                         "seconds_by_rate": times,
                         "ratio_of_best_rate": times[single] / (wall / samples),
-                        "best_rate": published.RATES[single],
+                        "best_rate": RATES[single],
                         "above_ours": [float(a) for a in above],
                         "lower_on_every_sample": bool((above > 0).all()),
                         "worst_gap": float(inter.gap.max()),
@@ -133,7 +135,7 @@ def _about(single: float, ours: float, count: int, above: torch.Tensor, steps: i
         f"{single:.2f} s, {single / ours:.0f} times as long as ours; the best objective is "
         f"{100 * above.min():.0f} to {100 * above.max():.0f} % above ours"
     )
-    return text + ("" if steps == published.STEPS else f"; time taken from {steps} steps")
+    return text + ("" if steps == STEPS else f"; time taken from {steps} steps")
 
 
 def _matrix(n: int) -> sparse.csc_array:
@@ -262,6 +264,38 @@ def growth(quick: bool) -> list[Row]:
         spent = found[14, 1e-2]["seconds"]
         what = "sparsify, n = 14, tol 0.01"
         rows.append(Row(what, "ten minutes", spent, 600, "s a sample", spent / 600, limit=1))
+    return rows
+
+
+def device(quick: bool) -> list[Row]:
+    """The split on a GPU, where `split_outputs` runs it, against the CPU; nothing without one."""
+    if not torch.cuda.is_available():
+        print("there is no GPU: the rows of the split on one are left out")
+        return []
+    rows = []
+    for n, samples in ((8, 64), (GPU_LAST - 2, 32), *(() if quick else ((GPU_LAST, 16),))):
+        v = inputs.outputs(n, samples)
+
+        def split(place, v=v):
+            # Back on the CPU, as it is stored; that also waits for the last of it.
+            return symgen.sparsify(v.to(place), NOISE).to("cpu")
+
+        split("cuda")
+        ours, _, there = seconds(lambda: split("cuda"), 3)
+        theirs, _, here = seconds(lambda: split("cpu"))
+        off = float((there.effects - here.effects).abs().max())
+        rows.append(
+            Row(
+                f"sparsify on a GPU, n = {n}, {samples} samples, tol 0.001",
+                "on the CPU",
+                ours / samples,
+                theirs / samples,
+                "s a sample",
+                theirs / ours,
+                1,
+                note=f"largest difference of an effect {off:.0e}; below 1, lower `GPU_LAST`",
+            )
+        )
     return rows
 
 

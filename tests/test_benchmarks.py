@@ -10,32 +10,21 @@ import torch
 from outputs import network_outputs
 
 import symgen
+from symgen.split import published
 
 movement = pytest.importorskip("benchmarks.movement")
-published = pytest.importorskip("benchmarks.published")
+dense = pytest.importorskip("benchmarks.published")
 rows = pytest.importorskip("benchmarks.rows")
 
 
-def test_fast_transforms_change_nothing_in_the_published_procedure():
+def test_dense_matrices_change_nothing_in_the_published_procedure():
     v = network_outputs(6, 3)
-    dense, fast = (
-        published.solve(v, 0.02, 1e-3, kind(6), steps=300)
-        for kind in (published.Dense, published.Fast)
-    )
-    torch.testing.assert_close(dense, fast, rtol=0, atol=1e-3)
-
-
-def test_the_published_procedure_descends_to_a_feasible_split_above_the_optimum():
-    v = network_outputs(6, 3)
-    start, end = (
-        published.solve(v, 0.02, 1e-3, published.Fast(6), steps=steps) for steps in (0, 2000)
-    )
-    inter = symgen.sparsify(v, noise=0.02)
-    sizes = [x.abs().sum((1, 2)) for x in (start, end, inter.effects)]
-    assert (sizes[0] > sizes[1]).all() and (sizes[1] > sizes[2] * (1 - 1e-3)).all()
-    d = v[:, :1] + symgen.and_or_outputs(end[:, 0], end[:, 1])
-    eps = 0.02 * (v[:, -1:] - v[:, :1]).abs()
-    assert ((d - v).abs() <= eps * (1 + 1e-5) + 1e-9).all()
+    fast = published.published(v, rate=1e-3, steps=300)
+    with dense.dense(6):
+        slow = published.published(v, rate=1e-3, steps=300)
+        assert published.moebius(v.float()).shape == v.shape
+    torch.testing.assert_close(slow.effects, fast.effects, rtol=0, atol=1e-3)
+    assert published.moebius is symgen.moebius
 
 
 def test_rows_are_kept_until_forced(tmp_path, monkeypatch):

@@ -40,19 +40,26 @@ NAMES = presets.chapter_names(ROOT)
 TEXT = {"dataset": "planted-sentiment", "network": "bert-tiny"}
 # Less than what makes sense, so that a chapter takes seconds; what is not named here is as it is.
 TINY = {"epochs": 1, "train_size": 60, "samples": 2, "n": 3, "checkpoints": 2, "seeds": 1,
-        "others": [TEXT], "side": {}, "looks": 2, "width": 16, "layers": 1,
-        "probability": 0.0, "tune_size": 40, "tune_epochs": 1, "baselines": 2}  # fmt: skip
+        "others": [TEXT], "looks": 3, "width": 16, "layers": 1,
+        "probability": 0.0, "tune_size": 40, "tune_epochs": 1, "baselines": 2, "m": 2, "pool": 4,
+        "penalized": 2, "every": 2, "strengths": [0.1], "decays": [0.01],
+        "side_seeds": 1, "planted": TEXT, "amounts": [[60, 1]], "label_noises": [0.0],
+        "widths": [2], "small_grid": 2, "steps": 5, "functions": 2}  # fmt: skip
 #: The values that are tried of every parameter; a chapter's own follow by its name.
 VALUES = {
     "n": (1, 2, 3, 11), "samples": (1, 2, 3), "sample": (0, 1, 2), "seed": (0, 3),
     "train_size": (1, 30, 60, None), "epochs": (1, 2), "checkpoints": (1, 2, 3), "seeds": (1, 2),
-    "looks": (1, 2, 3), "followed": (1, 2, 5), "first_epoch": (0, 0.5, 100), "grid": (1, 2, 5, 20),
+    "looks": (1, 2, 3), "first_epoch": (0, 0.5, 100), "grid": (1, 2, 5, 20),
     "label_noise": (0, 0.2, 1.0), "noise": (0, 0.02, 0.9, 1), "baselines": (0, 1, 2),
     "split": (None, "halves", "test", "thirds", "parts:2"), "augment": (False, True),
     "learning_rate": (None, 1e-9, 0.05), "mixed_precision": ("no", "bf16"),
-    "side": ({}, {"samples": 1, "n": 3}),
     "others": ([], [TEXT], [{**TEXT, "n": 3}]), "dataset": ("digits", "planted-sentiment"),
     "network": ("cnn", "resnet20", "bert-tiny", "dead"), "noise_level": (0, 0.05, 1),
+    "m": (1, 3), "pool": (1, 4), "penalized": (1, 3), "every": (1, 3), "evaluation_size": (1, 50),
+    "strengths": ([0.1], [0, 5.0]), "decays": ([0], [0.01, 0.1]),
+    "side_seeds": (1, 2), "planted": (TEXT, {**TEXT, "n": 4}), "small_grid": (2, 3),
+    "amounts": ([[60, 1]], [[30, 2], [60, 1]]), "label_noises": ([0.0], [0.2, 1.0]),
+    "widths": ([1], [2, 3]), "steps": (1, 20), "kappas": ([], [0.0]), "levels": ([0.0], [0.5]),
     "sizes": ([1], [1, 2, 3], [2, 3]), "tau": (0.001, 0.05, 1.0), "kappa": (0, 0.9),
 }  # fmt: skip
 LANGUAGE = {
@@ -64,7 +71,11 @@ LANGUAGE = {
 SLOW = {"n": 11, "train_size": None}
 QUICK = {"dataset": "digits", "network": "cnn", "others": [], "epochs": 1, "samples": 1, "n": 3,
          "train_size": 60}  # fmt: skip
+# Their trainings are many, so that texts, which take longest, are tried once.
+FOUR = {"n": (4, 5), "others": ([], [{**TEXT, "n": 4}])}
 OWN: dict[str, dict] = {
+    "02_order_generalization": FOUR, "03_three_phase_dynamics": FOUR, "04_loss_gap_removal": FOUR,
+    "where_phases_end": FOUR, "when": {**FOUR, "dataset": ("digits",), "network": ("cnn",)},
     "00_planted_logic": {"n": (7, 8, 9)},
     "05_llm_interactions": {
         **LANGUAGE, "masking": ("mean", "corpus", "remove", "_"), "whole": (False, True),
@@ -76,7 +87,7 @@ OWN: dict[str, dict] = {
     "06_fine_tuning": {
         **LANGUAGE, "tune_size": (1, 40), "tune_epochs": (1, 2), "tune_rate": (1e-9, 0.002, 10.0),
         "batch_size": (1, 1000), "lora": (0, 1), "old": ("planted-facts", "planted-facts-2"),
-        "instructions": (False,),
+        "instructions": (False,), "further": ([], ["planted-facts"]),
     },
 }  # fmt: skip
 # A sentence about nothing: a share of no cases, or a number that does not exist.
@@ -86,7 +97,8 @@ NOTHING = re.compile(r"\b0 of 0\b|(?<![a-z])nan(?![a-z])|not defined ?%|\binf\b"
 def base(name):
     """The parameters of a chapter, as small as in the sweep."""
     known = presets.defaults(presets.read_chapter(ROOT, name))
-    return {**known, **{k: v for k, v in TINY.items() if k in known}}
+    small = {**TINY, "others": []} if OWN.get(name, {}).get("others") else TINY
+    return {**known, **{k: v for k, v in small.items() if k in known}}
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +109,14 @@ def still_figures(monkeypatch):
         assert figures, "a slider needs a figure"
 
     monkeypatch.setattr(figures, "slider", slider)
+
+
+@pytest.fixture(autouse=True)
+def one_process(monkeypatch):
+    """Other processes do not know the networks that are registered here."""
+    monkeypatch.setattr(
+        Chapter, "map", staticmethod(lambda function, items: [*map(function, items)])
+    )
 
 
 def admitted(name, values):
@@ -252,11 +272,12 @@ REFUSED = {
     "network": ("cn", "bert-tiny", "vgg11"),
     "others": ({}, [1], [{"layers": 3}], [{"n": 99}], [{"dataset": "planted-sentiment"}],
                [{**TEXT, "n": 11}], [TEXT, TEXT], [{"epochs": 3}]),
-    "side": ([], {"sample": 1}, {"samples": 0}), "split": ("half", "parts:0"),
+    "planted": ([], {"sample": 1}, {"samples": 0}), "split": ("half", "parts:0"),
     "baselines": (-1, 99), "sizes": ([], [0]), "tau": (0, 1.5),
 }  # fmt: skip
 REFUSED_LANGUAGE = {
     "n": (0, 11, 17, 2.5), "model": ("tiny-lama", ""), "baseline": ("nope",), "old": ("digits",),
+    "further": (["nowhere"], ["planted-facts-2"]),
     "dataset": ("planted-fact", "digits", "uoft-cs/cifar10"), "width": (0, 8, 20), "layers": (0,),
     "vocabularies": ([200], [200, 0], 200), "length": (1,), "tail": (-1,), "epochs": (0,),
     "learning_rate": (None, 0), "dtype": ("float31",), "probability": (-0.1, 1.1),
@@ -293,7 +314,7 @@ def test_values_out_of_range_are_refused_with_given_expected_and_what_to_do(name
 
 
 def test_a_chapter_checks_before_it_starts():
-    with pytest.raises(ValueError, match=r"n = 99: expected a whole number from 3 to 16"):
+    with pytest.raises(ValueError, match=r"n = 99: expected a whole number from 4 to 16"):
         Chapter("02_order_generalization", {"n": 99})
 
 

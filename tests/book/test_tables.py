@@ -37,7 +37,9 @@ def test_rows_hold_value_interval_bound_and_both_verdicts():
         0.6,
         0.02,
     )
-    assert first["samples"] == 30 and first["measure"] == "H at its peak"
+    assert (first["repetitions"], first["of"]) == (30, "samples") and first[
+        "measure"
+    ] == "H at its peak"
     assert math.isnan(rows.iloc[3]["value"]) and rows.iloc[3]["measure"] == "there is no peak"
 
 

@@ -10,7 +10,7 @@ import torch
 from matplotlib.colors import to_hex
 
 from symgen import figures
-from symgen.method.removal import REMOVALS, closed_table, removal_table
+from symgen.method.removal import Removal, closed_table, removal_table
 
 FORMULA = r"$\foo_$ a_b"
 
@@ -27,7 +27,7 @@ def pair():
     train, test = torch.linspace(0, 0.2, 12).double(), torch.linspace(1, 2, 12).double()
     one = {"nothing": train, "non-generalizable": train + 0.2, "random": train + 0.1}
     two = {"nothing": test, "non-generalizable": test - 0.5, "random": test + 0.1}
-    return one, two
+    return Removal(one, two)
 
 
 def whiskers(ax):
@@ -37,12 +37,12 @@ def whiskers(ax):
 
 
 def test_bars_are_the_losses_in_their_places_and_colours(pair):
-    table = removal_table(*pair)
+    table = removal_table(pair)
     ax, drawn = figures.plot_removal(table)
     assert drawn is table
     groups = [c for c in ax.containers if not hasattr(c, "has_yerr")]
     assert len(groups) == 3
-    for i, (name, bars) in enumerate(zip(REMOVALS, groups, strict=True)):
+    for i, (name, bars) in enumerate(zip(pair.train, groups, strict=True)):
         rows = table[table["removed"] == name]
         assert [bar.get_height() for bar in bars] == pytest.approx(rows["loss"].tolist())
         middle = [bar.get_x() + bar.get_width() / 2 for bar in bars]
@@ -51,7 +51,7 @@ def test_bars_are_the_losses_in_their_places_and_colours(pair):
     found = [to_hex(bars[0].get_facecolor()) for bars in groups]
     assert found == [figures.COLOURS[key].lower() for key in keys]
     assert len({bars[0].get_hatch() for bars in groups}) == 3
-    wanted = table.set_index("removed").loc[[*REMOVALS], ["low95", "high95"]]
+    wanted = table.set_index("removed").loc[[*pair.train], ["low95", "high95"]]
     assert np.allclose(whiskers(ax), wanted)
     assert [t.get_text() for t in ax.get_xticklabels()] == ["training loss", "test loss", "gap"]
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
@@ -59,15 +59,15 @@ def test_bars_are_the_losses_in_their_places_and_colours(pair):
 
 
 def test_the_axis_ends_where_it_is_told_to(pair):
-    table = removal_table(*pair)
+    table = removal_table(pair)
     assert figures.plot_removal(table, ends=(-1.0, 7.0))[0].get_ylim() == (-1, 7)
     low, high = figures.plot_removal(table)[0].get_ylim()
     assert low <= 0 and high > table["loss"].max()
 
 
 def test_a_study_a_row_with_the_share_that_closes(pair):
-    cases = {"one": pair, FORMULA: pair, "even": (pair[0], pair[0])}
-    tables = {label: removal_table(*case) for label, case in cases.items()}
+    cases = {"one": pair, FORMULA: pair, "even": Removal(pair.train, pair.train)}
+    tables = {label: removal_table(case) for label, case in cases.items()}
     closed = closed_table(cases)
     figure, drawn = figures.plot_several_removals(tables, closed)
     assert drawn["label"].unique().tolist() == [*cases]
@@ -94,9 +94,9 @@ def test_a_study_a_row_with_the_share_that_closes(pair):
 
 
 def test_one_sample_has_no_whiskers_and_is_drawn(pair):
-    one = tuple({k: x[:1] for k, x in group.items()} for group in pair)
+    one = Removal(*({k: x[:1] for k, x in g.items()} for g in (pair.train, pair.test)))
     figure, _ = figures.plot_several_removals(
-        {"a": removal_table(*one)}, closed_table({"a": one})
+        {"a": removal_table(one)}, closed_table({"a": one})
     )  # fmt: skip
     figure.savefig(io.BytesIO(), format="png")
     assert "no clear gap" in figure.axes[1].texts[0].get_text()
@@ -119,3 +119,28 @@ def test_outputs_before_and_after_with_the_band_that_decides_nothing(classes, bo
     assert labels == ["training samples", "test samples", "unchanged"]
     assert list(drawn.columns) == ["group", "before", "after"]
     assert isinstance(drawn, pd.DataFrame)
+
+
+def test_parts_of_the_gap_are_drawn_by_group_with_their_intervals():
+    generator = torch.Generator().manual_seed(0)
+    names = ("generalizable", "non-generalizable", "small", "nothing shown")
+    cases = {
+        label: {k: torch.randn(5, 6, generator=generator).double() for k in names}
+        for label in ("one", FORMULA)
+    }
+    ax, table = figures.plot_gap_parts(cases)
+    assert table["part"].nunique() == 6 and len(table) == 12
+    for label, parts in cases.items():
+        mine = table[table["label"] == label].set_index("part")["value"]
+        low = parts["generalizable"][:, 1:3].sum(-1).mean()
+        assert mine["generalizable, orders 1, 2"] == pytest.approx(float(low))
+        # All that is drawn of a study is the whole gap, but for order 0 of the ordered parts.
+        whole = sum(x.sum(-1) for x in parts.values())
+        whole = whole - parts["generalizable"][:, 0] - parts["non-generalizable"][:, 0]
+        assert mine.sum() == pytest.approx(float(whole.mean()))
+    bars = [c for c in ax.containers if not hasattr(c, "has_xerr")]
+    drawn = [bar.get_width() for group in bars for bar in group]
+    assert drawn == pytest.approx(table["value"].tolist())
+    middle = [bar.get_y() + bar.get_height() / 2 for bar in bars[0]]
+    assert middle == pytest.approx([k - 0.2 for k in range(6)])
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["one", r"\$\foo_\$ a_b"]

@@ -211,3 +211,57 @@ def test_small_shares_are_marked_and_not_written():
     figure, _ = figures.plot_boundaries({"first": draws})
     assert len(figure.axes[0].collections) == 2
     assert [t.get_text() for t in figure.axes[0].texts] == ["97%"]
+
+
+def test_a_map_is_a_field_a_cell_with_its_mean_and_one_scale_a_quantity():
+    grid = [(s, w, c) for s in (100, 300) for w in (0.0, 0.2) for c in (4, 16)]
+    rows = [
+        (*cell, name, change, k / 10 * (-1) ** i + j)
+        for k, cell in enumerate(grid)
+        for j, name in enumerate(("power", "count"))
+        for i, change in enumerate(("first", "then"))
+    ]
+    columns = ["training samples", "wrong labels", "width", "quantity", "change", "value"]
+    table = pd.DataFrame(rows, columns=columns)
+    figure, drawn = figures.plot_moves(table, "training samples", "wrong labels")
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles == [
+        f"{name}, {change}"
+        for name in ("H", "N")
+        for change in ("up to its extreme", "from there to the end")
+    ]
+    factors = ["quantity", "change", "training samples", "wrong labels"]
+    mean = table.groupby(factors)["value"].mean().sort_index()
+    for ax, (name, change) in zip(
+        figure.axes, [(q, c) for q in ("power", "count") for c in ("first", "then")], strict=True
+    ):
+        values = ax.images[0].get_array().flatten()
+        assert values.tolist() == pytest.approx(mean[name, change].tolist())
+        assert len(ax.texts) == 4 and ax.texts[0].get_text()[0] in "+-"
+        low, high = ax.images[0].get_clim()
+        assert low == -high == pytest.approx(-mean[name].abs().max())
+    assert len(drawn) == 2 * 2 * 4
+
+
+def test_cases_stand_side_by_side_with_their_phases_shaded():
+    phases = {"rises and falls": [1, 1, 2, 3], "neither": [None] * 4}
+    rows = [
+        (label, 10 * i, i / 2, phase, name, i + k, i + k - 0.5, i + k + 0.5)
+        for label, numbers in phases.items()
+        for i, phase in enumerate(numbers)
+        for k, name in enumerate(("power", "chance", "count", "gap"))
+    ]
+    columns = ["label", "step", "epoch", "phase", "quantity", "value", "low95", "high95"]
+    table = pd.DataFrame(rows, columns=columns).astype({"phase": "Int64"})
+    figure, drawn = figures.plot_cases(table)
+    assert drawn is table and len(figure.axes) == 6
+    assert [ax.get_title() for ax in figure.axes[:2]] == [*phases]
+    for row, k in enumerate((0, 2, 3)):
+        line = figure.axes[2 * row].lines[0]
+        assert line.get_ydata().tolist() == [k, k + 1, k + 2, k + 3]
+        assert line.get_xdata().tolist() == [0.25, 0.5, 1.0, 1.5]  # the untrained one at the left
+    assert figure.axes[0].lines[1].get_ydata().tolist() == [1, 2, 3, 4]
+    spans = [(p.get_x(), p.get_x() + p.get_width()) for p in figure.axes[4].patches]
+    assert spans == [(0.25, 0.5), (0.5, 1.0), (1.0, 1.5)]
+    assert [t.get_text() for t in figure.axes[0].texts] == ["1", "2", "3"]
+    assert not figure.axes[1].patches and not figure.axes[1].texts

@@ -11,7 +11,7 @@ from symgen.fingerprints import reached
 from symgen.masking.causal import SaturatedTargetWarning, check_causal
 from symgen.masking.mask_values import mean_embedding, word_value
 from symgen.masking.outputs import extract, masked_outputs
-from symgen.masking.prompts import Prompt, prompt_inputs, target_tokens
+from symgen.masking.prompts import Prompt, first_probability, prompt_inputs, target_tokens
 from symgen.masking.spans import TextVariables, word_spans
 from symgen.memory import BatchSizeWarning
 from symgen.split.sparsify import sparsify
@@ -99,6 +99,23 @@ def test_removal_is_a_shorter_prompt(name, batch_size, tokenizer):
     torch.testing.assert_close(
         v[:, -1], outputs(model, tokenizer, PROMPTS)[:, -1], atol=1e-4, rtol=0
     )
+
+
+@pytest.mark.parametrize("masking", ["mean", "remove"])
+def test_logits_are_computed_where_they_are_needed(llama, tokenizer, masking):
+    """After the prompt, or after each of the lengths that are left of it; not at every token."""
+    seen = []
+    head = llama.get_output_embeddings()
+    handle = head.register_forward_hook(lambda module, given, out: seen.append(out.shape[:2]))
+    ids, _ = target_tokens(PROMPTS[0], tokenizer)
+    outputs(llama, tokenizer, PROMPTS[:1], masking, batch_size=4)
+    first_probability(llama, tokenizer, PROMPTS[0])
+    handle.remove()
+    checked, *rest = seen  # the first one is of two tokens, to see that the model is causal
+    assert checked == (2, 2) and max(length for _, length in rest) <= (
+        1 if masking == "mean" else 3
+    )
+    assert len(ids) > 5 and rest[-1] == (1, 1)
 
 
 @pytest.mark.parametrize("masking", ["mean", "remove"])

@@ -403,10 +403,14 @@ def test_outputs_are_kept_under_their_key(counted):
     assert ran(mask_value, key={"network": 1}, of=Inputs(inputs.x, inputs.y.flip(0)))
     assert ran(mask_value, key={"network": 1}, of=Inputs(inputs.x + 1, inputs.y))
     assert ran(mask_value, key={"network": 1}, drawn=draw_patches(3, n=3, grid=2, seed=1))
-    # What a function makes is told by the key alone, and is not made when v is there.
-    assert ran(zero_feature, key={"network": 1, "masked by": "zero"})
+    # What a function makes counts as well,
+    assert not ran(lambda _: mask_value, key={"network": 1})
+    assert ran(lambda _: MaskValue(mask_value.value + 2, mask_value.layer), key={"network": 1})
+    # but for `masked_outputs` it is told by the key alone, and is not made when v is there.
+    key = {"network": 1, "masked by": "zero"}
+    masked_outputs(model, *inputs, variables, zero_feature, key=key)
     calls.clear()
-    v = masked_outputs(model, *inputs, variables, refused, key={"network": 1, "masked by": "zero"})
+    v = masked_outputs(model, *inputs, variables, refused, key=key)
     assert not calls
     assert torch.equal(v, masked_outputs(model, *inputs, variables, mask_value, progress=False))
     assert ran(mask_value) and ran(mask_value)
@@ -796,6 +800,35 @@ def test_modes_are_restored_after_an_error():
         assert not model[0].training
         raise KeyError
     assert model.training and model[0].training and not model[1].training
+
+
+def test_a_mean_feature_never_holds_all_images(images, plain, monkeypatch):
+    x, largest = torch.cat([images[0]] * 5), []
+    expected = mean_feature(plain, x)
+    one = plain.features[0](x[:1]).nbytes
+    monkeypatch.setattr("symgen.masking.mask_values.FEATURE_BYTES", 2 * one)
+    with monkeypatch.context() as patch:
+        below = Cut.below
+
+        def counted(way, model, inputs):
+            largest.append(len(inputs))
+            return below(way, model, inputs)
+
+        patch.setattr(Cut, "below", counted)
+        found = mean_feature(plain, x)
+    assert max(largest) == 2 and sum(largest) == len(x) + 1
+    torch.testing.assert_close(found.value, expected.value, atol=1e-7, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_images_take_the_type_of_the_network(images, plain, dtype):
+    x, target = images
+    model, variables = plain.to(dtype), draw_patches(len(x), n=3)
+    v, same = (
+        masked_outputs(model, some, target, variables, mean_feature(model, some), progress=False)
+        for some in (x, x.to(dtype))
+    )
+    assert torch.equal(v, same)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -1,9 +1,12 @@
 """The rules about orders and about the continuous measure, where the truth is known."""
 
+import collections
+
 import pytest
 import torch
 
 from symgen.interactions import Interactions
+from symgen.method import claims
 from symgen.method.claims import low_orders, similarity_shape, similarity_strict
 from symgen.transforms import interaction_order
 
@@ -81,3 +84,21 @@ def test_shapes_are_similar_where_only_the_size_differs(generator):
     # Nothing but chance decides what is shared, so that the rest has the same shape.
     random = [similarity_shape(*networks(generator, 10, 0.5, 0.5)).verdict for _ in range(30)]
     assert random.count("shown") <= 3
+
+
+def against(seed, lead=0.0, samples=20):
+    """Shares of a rule's strength, of which the first of each pair is larger by so much."""
+    generator = torch.Generator().manual_seed(seed)
+    level = torch.rand(4, samples, generator=generator).double() * 0.4 + 0.2
+    found = dict(zip(("precision", "base", "recall", "false"), level, strict=True))
+    return {k: x + lead * (k in ("precision", "recall")) for k, x in found.items()}
+
+
+@pytest.mark.parametrize("rule", [claims.rule_precision, claims.rule_recall])
+def test_transfer_is_held_against_a_known_rule(rule):
+    assert [rule(against(seed, 0.3)).verdict for seed in range(10)] == ["shown"] * 10
+    assert [rule(against(seed, -0.3)).verdict for seed in range(10)] == ["opposite"] * 10
+    found = collections.Counter(rule(against(seed)).verdict for seed in range(300))
+    assert found["shown"] + found["opposite"] <= 15
+    none = {k: x * torch.nan for k, x in against(0).items()}
+    assert rule(none).verdict == "not tested"

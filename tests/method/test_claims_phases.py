@@ -159,7 +159,7 @@ def test_finding_3_needs_a_gap_to_speak_of_or_a_fall():
     falling = claims.gap(simulated(**RISE_AND_FALL))
     assert falling.verdict in ("absent", "undecided") and len(falling.contrasts) == 2
     without = followed(simulated(**RISE_AND_FALL).curves)
-    assert claims.gap(without).note == "the losses of single samples are not known"
+    assert claims.gap(without).note == "the losses are not known"
 
 
 def test_what_lies_within_the_margin_is_absent():

@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from symgen.method import claims
+from symgen.method.removal import Removal
 
-RULES = (claims.removal_gap, claims.removal_control, claims.removal_train, claims.removal_test)
+LEADS = (claims.removal_control, claims.removal_permuted, claims.removal_shrunk)
+OF_A_GAP = (claims.removal_gap, *LEADS)
+RULES = (*OF_A_GAP, claims.removal_train, claims.removal_test)
+CONTROLS = ("random", "permuted", "shrunk")
 
 
 def losses(
@@ -20,26 +24,39 @@ def losses(
         return torch.randn(samples, generator=generator, dtype=torch.float64)
 
     before = 0.05 * random().exp(), (0.9 * gap + 0.05) * (spread * random()).exp()
-    return tuple(
-        {
-            "nothing": x,
-            "non-generalizable": x + change + noise * random(),
-            "random": x + other + noise * random(),
-        }
+    return Removal(*(
+        {"nothing": x, "non-generalizable": x + change + noise * random()}
+        | {k: x + other + noise * random() for k in CONTROLS}
         for x, change, other in zip(before, (train, test), control, strict=True)
-    )
+    ))  # fmt: skip
+
+
+def trainings(seed, count=8, gap=1.0, train=0.0, test=0.0, control=(0.0, 0.0), spread=0.2):
+    """Mean losses of trainings, each with a gap and changes of its own."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def around(mean, spread):
+        drawn = torch.randn(count, generator=generator, dtype=torch.float64)
+        return mean + spread * drawn
+
+    before = around(0.3, 0.05), around(0.3 + gap, spread)
+    return Removal(*(
+        {"nothing": x, "non-generalizable": x + around(change, 0.05)}
+        | {k: x + around(other, 0.05) for k in CONTROLS}
+        for x, change, other in zip(before, (train, test), control, strict=True)
+    ), unit="trainings")  # fmt: skip
 
 
 def verdicts(rule, count=200, **truth):
-    return collections.Counter(rule(*losses(seed, **truth)).verdict for seed in range(count))
+    return collections.Counter(rule(losses(seed, **truth)).verdict for seed in range(count))
 
 
 @pytest.mark.parametrize(
     "rule, truth",
     [
         (claims.removal_gap, {"train": 0.5, "test": -0.5}),
-        (claims.removal_control, {"train": 0.5}),
-        (claims.removal_control, {"control": (-0.5, 0)}),
+        *((rule, {"train": 0.5}) for rule in LEADS),
+        *((rule, {"control": (-0.5, 0)}) for rule in LEADS),
         (claims.removal_train, {"train": 0.5}),
         (claims.removal_test, {"test": -0.3}),
         (claims.removal_test, {"test": -0.3, "gap": 0.0}),
@@ -53,7 +70,7 @@ def test_what_is_planted_is_shown(rule, truth):
     "rule, truth",
     [
         (claims.removal_gap, {"train": -0.5, "test": 0.5}),
-        (claims.removal_control, {"train": -0.5}),
+        *((rule, {"train": -0.5}) for rule in LEADS),
         (claims.removal_train, {"train": -0.5}),
         (claims.removal_test, {"test": 0.6}),
         (claims.removal_test, {"test": 0.3, "gap": 0.0}),
@@ -66,7 +83,7 @@ def test_the_opposite_is_found_too(rule, truth):
 @pytest.mark.parametrize("spread", [0.5, 1.0])
 @pytest.mark.parametrize("samples", [10, 60])
 def test_false_alarms_are_rare_where_nothing_changes(samples, spread):
-    for rule in RULES[:3]:
+    for rule in RULES[:-1]:
         found = verdicts(rule, 300, samples=samples, spread=spread)
         assert found["shown"] + found["opposite"] <= 15, (rule.__name__, found)
 
@@ -79,47 +96,69 @@ def test_a_rise_by_a_tenth_of_the_gap_is_seldom_taken_for_less_or_more(samples):
 
 
 def test_a_removal_of_nothing_is_absent_and_does_not_raise_the_test_loss():
-    pair = losses(0, noise=0)
-    found = [rule(*pair).verdict for rule in RULES]
-    assert found == ["absent", "absent", "absent", "shown"]
+    found = [rule(losses(0, noise=0)).verdict for rule in RULES]
+    assert found == ["absent"] * 5 + ["shown"]
 
 
 def test_without_a_clear_gap_nothing_is_said_of_its_cause():
-    pair = losses(0, gap=0.0, train=0.5)
-    for rule in RULES[:2]:
-        judged = rule(*pair)
+    without = losses(0, gap=0.0, train=0.5)
+    for rule in OF_A_GAP:
+        judged = rule(without)
         assert judged.verdict == "not tested" and judged.contrasts == []
         assert "no clear loss gap" in judged.note and "nats" in judged.note
-    assert claims.removal_train(*pair).verdict == "shown"
+    assert claims.removal_train(without).verdict == "shown"
 
 
 def test_a_gap_within_the_margin_is_none():
     even = torch.zeros(20, dtype=torch.float64)
-    one = dict.fromkeys(("nothing", "non-generalizable", "random"), even)
-    for rule in RULES[:2]:
-        assert rule(one, {k: x + 0.01 for k, x in one.items()}).verdict == "not tested"
-        assert rule(one, {k: x + 0.03 for k, x in one.items()}).verdict == "absent"
+    one = dict.fromkeys(("nothing", "non-generalizable", *CONTROLS), even)
+    for rule in OF_A_GAP:
+        assert rule(Removal(one, {k: x + 0.01 for k, x in one.items()})).verdict == "not tested"
+        assert rule(Removal(one, {k: x + 0.03 for k, x in one.items()})).verdict == "absent"
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_one_sample_and_unknown_losses_are_not_tested(rule):
     pair = losses(0)
-    one = tuple({k: x[:1] for k, x in group.items()} for group in pair)
-    lost = tuple({k: x * torch.nan for k, x in group.items()} for group in pair)
-    none = tuple({k: x[:0] for k, x in group.items()} for group in pair)
-    for given in (one, lost, none):
-        assert rule(*given).verdict == "not tested"
-    assert "unknown" in claims.removal_gap(*one).note
+    for change in (lambda x: x[:1], lambda x: x * torch.nan, lambda x: x[:0]):
+        given = Removal(*({k: change(x) for k, x in g.items()} for g in (pair.train, pair.test)))
+        assert rule(given).verdict == "not tested"
+    one = Removal(*({k: x[:1] for k, x in g.items()} for g in (pair.train, pair.test)))
+    assert "unknown" in claims.removal_gap(one).note
 
 
 def test_how_many_samples_stand_behind_a_verdict():
-    train, test = losses(0, samples=30)[0], losses(1, samples=20)[1]
-    assert [rule(train, test).samples for rule in RULES] == [50, 50, 30, 20]
+    both = Removal(losses(0, samples=30).train, losses(1, samples=20).test)
+    assert [rule(both).samples for rule in RULES] == [50, 50, 50, 50, 30, 20]
+    found = [rule(trainings(0)) for rule in RULES]
+    assert [(x.samples, x.unit) for x in found] == [(8, "trainings")] * 6
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_false_alarms_of_trainings_are_rare_where_nothing_changes(count):
+    for rule in RULES[:-1]:
+        found = collections.Counter(rule(trainings(seed, count)).verdict for seed in range(300))
+        assert found["shown"] + found["opposite"] <= 15, (rule.__name__, found)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_eight_trainings_show_what_changes_by_a_fifth_of_the_gap(rule):
+    """The power: changes of 0.2 nats, of which trainings differ by 0.05, in a gap of 1."""
+    truth = {"test": -0.2} if rule is claims.removal_test else {"train": 0.2}
+    found = collections.Counter(rule(trainings(seed, **truth)).verdict for seed in range(100))
+    assert found["shown"] >= 80
+
+
+def test_trainings_are_compared_within_themselves():
+    """Gaps that differ from training to training do not hide what all trainings lose alike."""
+    wide = trainings(0, train=0.2, spread=0.5)
+    assert claims.removal_gap(wide).verdict == "shown"
+    assert claims.removal_gap(Removal(wide.train, wide.test)).verdict != "shown"
 
 
 def test_the_rise_of_the_test_loss_is_told_as_a_share_of_the_gap():
     base = torch.linspace(1, 2, 20).double()
     one = {"nothing": base - 1, "non-generalizable": base - 1}
     two = {"nothing": base, "non-generalizable": base + 0.3}
-    [contrast] = claims.removal_test(one, two).contrasts
+    [contrast] = claims.removal_test(Removal(one, two)).contrasts
     assert contrast.value.mean == pytest.approx(0.3) and contrast.bound == 0.1

@@ -8,7 +8,6 @@ import torch
 
 import symgen
 from symgen.interactions import Interactions
-from symgen.method.dynamics import seed_spread
 from symgen.method.statistics import halves, mean_difference
 
 POWER = [0.2, 0.6, 0.5, 0.4]
@@ -97,7 +96,7 @@ def test_resamples_tell_how_often_a_boundary_is_found_again():
     assert (told["t1"], told["t2"], told["t2_again"]) == ("1", "none", 1.0)
     assert 0.4 < told["t1_again"] < 0.75
     assert not found.boundaries(seed=1).equals(found.boundaries(seed=2))
-    assert found.phases(samples=torch.arange(1, 20, 2)).t1 == 2
+    assert found.phases(units=torch.arange(1, 20, 2)).t1 == 2
 
 
 def test_a_turn_is_picked_by_the_samples_that_are_not_measured():
@@ -181,11 +180,6 @@ def test_curves_are_what_the_functions_of_the_method_give(pair):
     strength = found.curves["generalizable"] + found.curves["non_generalizable"]
     total = symgen.order_spectrum(target).abs().sum((-2, -1))
     assert torch.allclose(strength[:, 1], total)
-    table = found.per_sample()
-    assert list(table[["step", "sample"]].itertuples(index=False, name=None)) == [
-        (step, sample) for step in (0, 5) for sample in range(3)
-    ]
-    assert table["power"].tolist() == found.curves["power"].T.flatten().tolist()
     summary = found.summary()
     assert summary["step"].tolist() == [0, 5] and summary["epoch"].tolist() == [0.5, 0.5]
     assert summary["power"].tolist() == pytest.approx(found.curves["power"].mean(0).tolist())
@@ -206,31 +200,3 @@ def test_losses_and_gap_of_a_summary_are_those_of_the_same_samples(pair):
     assert change.mean == pytest.approx(table["gap"][5] - table["gap"][0])
     moved = [after - before for before, after in zip(losses[0], losses[5], strict=True)]
     assert change == mean_difference(*moved[::-1])
-
-
-def ends(means, spread=0.1, samples=50):
-    scatter = spread * torch.linspace(-1, 1, samples)[:, None]
-    return {k: followed(power=m + scatter, count=10 * m + scatter) for k, m in enumerate(means)}
-
-
-def test_the_spread_of_seeds_is_compared_with_what_samples_explain():
-    table = seed_spread(ends([0.2, 0.5, 0.8])).set_index("quantity")
-    assert table["between"].to_dict() == pytest.approx({"power": 0.3, "count": 3.0})
-    error = float((0.1 * torch.linspace(-1, 1, 50)).std()) / 50**0.5
-    assert table["expected"].tolist() == pytest.approx([error] * 2, rel=1e-4)
-    # Of three means the squares add up to less than 5.99 times the variance in 95 % of cases.
-    assert table["limit"].tolist() == pytest.approx([error * (5.99 / 2) ** 0.5] * 2, rel=1e-3)
-    one = seed_spread(ends([0.5])).set_index("quantity")
-    assert one["seeds"].tolist() == [1, 1]
-    assert one[["between", "expected", "limit"]].isna().all(axis=None)
-
-
-def test_seeds_that_differ_by_samples_alone_seldom_exceed_the_limit():
-    generator, above = torch.Generator().manual_seed(0), 0
-    for _ in range(300):
-        found = seed_spread(
-            {k: followed(power=torch.randn(15, 1, generator=generator)) for k in range(4)},
-            ["power"],
-        ).iloc[0]
-        above += found["between"] > found["limit"]
-    assert 3 <= above <= 30

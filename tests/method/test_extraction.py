@@ -14,6 +14,7 @@ import symgen
 from symgen.interactions import Interactions
 from symgen.method import extraction
 from symgen.method.transfer import interaction_count
+from symgen.transforms import and_or_outputs
 
 seeds = st.integers(0, 10**6)
 
@@ -175,6 +176,23 @@ def test_without_a_rule_or_an_output_there_is_nothing_to_compare():
     dead = torch.zeros_like(v)
     table = extraction.rule_table(dead, Interactions.from_moebius(dead), v)
     assert table[["correlation", "share", "chance"]].isna().all(axis=None)
+
+
+def test_transfer_is_held_against_the_variables_of_a_rule():
+    """Two effects of the rule, of which one transfers; two others, of which one does."""
+    rule = and_or_outputs(torch.zeros(1, 16).double().index_fill(1, torch.tensor([1, 3]), 1.0),
+                          torch.zeros(1, 16).double())  # fmt: skip
+    effects = torch.zeros(1, 16).double()
+    effects[0, [1, 3, 4, 6]] = torch.tensor([3.0, 1.0, 2.0, 4.0]).double()
+    inter = Interactions.from_moebius(and_or_outputs(effects, torch.zeros_like(effects)))
+    kept = torch.zeros(1, 16).double()
+    kept[0, [1, 4]] = 1.0
+    found = extraction.rule_transfer(inter, (kept, torch.zeros_like(kept)), rule)
+    shares = {k: float(x) for k, x in found.items()}
+    expected = {"precision": 3 / 5, "base": 4 / 10, "recall": 3 / 4, "false": 2 / 6}
+    assert shares == pytest.approx(expected)
+    nothing = extraction.rule_transfer(inter, (kept, kept), torch.zeros_like(rule))
+    assert all(x.isnan().all() for x in nothing.values())
 
 
 def test_mask_values_are_compared_with_the_first():

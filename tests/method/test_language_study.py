@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 
 import pytest
 import torch
@@ -143,7 +144,7 @@ def test_the_strongest_interaction_is_as_planted_where_type_and_words_are():
     inter = stacked(*(with_effects(prompt, *effects) for prompt, effects, _ in cases))
     table = strongest_table(inter, [prompt for prompt, *_ in cases])
     assert table["as planted"].tolist() == [told for *_, told in cases]
-    assert table["effect"].tolist() == [-2, 2, 2, 0, 3, 3]
+    assert table["effect"].tolist() == pytest.approx([-2, 2, 2, math.nan, 3, 3], nan_ok=True)
     assert table["type"].tolist() == ["and", "or", "and", "none", "or", "or"]
     assert table.loc[0, "members"] == "sailor, harbor" and table.loc[3, "members"] == ""
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 import symgen
 from symgen.method import conditions, spectra
-from symgen.method.removal import gap_closed, removal_losses
+from symgen.method.removal import Removal, removed_outputs
 from symgen.method.statistics import mean_difference, median_interval, resampled
 
 DRAWS = 1500
@@ -126,7 +126,7 @@ def test_intervals_of_the_gap_that_closes_hold_its_share(size):
         return [{"nothing": a, "random": b} for a, b in zip(before, after, strict=True)]
 
     pairs = zip(losses(0.3), losses(3.0), strict=True)
-    found = [gap_closed(one, two, "random") for one, two in pairs]
+    found = [Removal(one, two).closed("random") for one, two in pairs]
     found = [x for x in found if not math.isnan(x.mean)]
     assert len(found) > DRAWS / 2 and covers(found, 0.4) >= LEAST
 
@@ -211,15 +211,15 @@ def test_what_nothing_can_be_drawn_from_is_refused():
     g = symgen.transfer(inter, inter)
     for call in (
         lambda: symgen.chance_level(inter, inter, draws=0),
-        lambda: removal_losses(inter, g, draws=0),
+        lambda: removed_outputs(inter, g, draws=0),
         lambda: spectra.halves_distance(symgen.order_spectrum(inter), draws=0),
         lambda: symgen.Dynamics([0], [inter], [inter], pd.DataFrame()).boundaries(draws=-1),
     ):
         with pytest.raises(ValueError, match=r"draws must be at least 1, got (0|-1); give how"):
             call()
-    losses = removal_losses(inter, g, draws=1)
+    losses = {"nothing": torch.rand(3), "random": torch.rand(3)}
     with pytest.raises(ValueError, match=r"removed must be one of \['nothing'.*got 'nope'"):
-        gap_closed(losses, losses, "nope")
+        Removal(losses, losses).closed("nope")
 
 
 def test_one_variable_meets_every_condition_with_any_exponent():

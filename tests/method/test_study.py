@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import shutil
 
 import pandas as pd
@@ -10,7 +11,7 @@ import torch
 from conftest import ROOT
 
 import symgen
-from symgen import Study, fingerprints, memory
+from symgen import Study, fingerprints, mean_feature, memory
 
 
 def test_a_study_finds_the_same_networks_and_interactions_again():
@@ -18,21 +19,22 @@ def test_a_study_finds_the_same_networks_and_interactions_again():
     assert study.title == "cnn on digits"
     target, others = study.interactions()
     assert target.and_.shape == (3, 16)
-    assert len(others) == 1
+    assert len(others) == 2
     again, _ = Study.of(
         {"train_size": 60, "epochs": 1}, samples=3, n=4, checkpoints=2
     ).interactions()
     assert torch.equal(target.and_, again.and_)
     table = study.accuracies
-    assert table["part"].tolist() == ["target", "baseline"]
-    assert table["samples"].tolist() == [60, 60]
+    assert table["part"].tolist() == ["target", "baseline1", "baseline2"]
+    assert table["samples"].tolist() == [60, 60, 60]
     assert table["test accuracy"].between(0, 1).all()
 
 
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({}, ["target", "baseline"]),
+        ({}, ["target", "baseline1", "baseline2"]),
+        ({"baselines": 1}, ["target", "baseline"]),
         ({"baselines": 3}, ["target", "baseline1", "baseline2", "baseline3"]),
         ({"split": "thirds"}, ["A", "B", "C"]),
         ({"split": "test"}, ["target", "baseline"]),
@@ -116,6 +118,49 @@ def test_outputs_are_stored_for_the_images_behind_the_mean(study, monkeypatch):
     assert not torch.equal(first, stored(study))
 
 
+def test_the_mask_value_of_a_network_is_computed_once(study, monkeypatch):
+    """For the same checkpoint and part, whatever class is asked for and however many samples."""
+    made = []
+
+    @functools.wraps(mean_feature)
+    def counted(*arguments, **options):
+        made.append(1)
+        return mean_feature(*arguments, **options)
+
+    monkeypatch.setattr("symgen.method.study.mean_feature", counted)
+    model, _ = network(study)
+    key = {"network": "that is masked once"}
+    wrong = (study.drawn()[0].y + 1) % 10
+    expected = study.outputs(model), study.outputs(model, classes=wrong)
+    made.clear()
+    assert torch.equal(study.outputs(model, key), expected[0])
+    assert torch.equal(study.outputs(model, key, classes=wrong), expected[1])
+    study.changed(samples=1, n=3).outputs(model, key)
+    assert len(made) == 1
+    first, again = study.mask_value(model), study.mask_value(model, key=key)
+    assert len(made) == 2 and torch.equal(first.value, again.value) and first.layer == again.layer
+    for other in (
+        lambda: study.outputs(model, {"network": "another"}),
+        lambda: study.outputs(model, key, "target"),
+        lambda: study.changed(layer="input").outputs(model, key),
+        lambda: study.changed(dtype="bfloat16").outputs(model, key),
+    ):
+        made.clear()
+        other()
+        assert len(made) == 1
+
+
+def test_networks_run_in_a_narrower_type(study):
+    model, _ = network(study)
+    v = study.outputs(model)
+    narrow = study.changed(dtype="bfloat16").outputs(model)
+    assert not torch.equal(narrow, v)
+    torch.testing.assert_close(narrow, v, atol=0.1, rtol=0)
+    assert all(p.dtype is torch.float32 for p in model.parameters())
+    with pytest.raises(ValueError, match=r'dtype="bfloat" is unknown.*Did you mean "bfloat16"'):
+        study.changed(dtype="bfloat").outputs(model)
+
+
 def test_outputs_are_stored_for_the_code_that_chooses_the_layer(study, tmp_path, monkeypatch):
     model, calls = network(study)
     study.outputs(model, {"network": 1})
@@ -197,18 +242,18 @@ def test_losses_of_single_samples_average_to_those_of_the_records(small):
 @pytest.mark.parametrize(
     ("first_epoch", "looks", "expected"),
     [
-        (0.0, None, [0, 1, 3, 6, 16]),
-        (0.5, None, [0, 3, 6, 16]),
+        (0.0, None, [0, 1, 2, 9, 16]),
+        (0.5, None, [0, 2, 9, 16]),
         (99, None, [0, 16]),
-        (0.0, 3, [0, 3, 16]),
+        (0.0, 3, [0, 2, 16]),
         (0.5, 2, [0, 16]),
-        (0.5, 9, [0, 3, 6, 16]),
+        (0.5, 9, [0, 2, 9, 16]),
     ],
 )
 def test_a_network_is_followed_from_an_epoch_on_at_some_checkpoints(
     small, first_epoch, looks, expected
 ):
-    assert small.runs[0].steps == [0, 1, 3, 6, 16]
+    assert small.runs[0].steps == [0, 1, 2, 9, 16]
     found = small.dynamics(first_epoch, looks)
     assert found.steps == list(found.losses) == expected
     assert len(found) == 4

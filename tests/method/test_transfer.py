@@ -1,7 +1,10 @@
 """Transfer, spectra, H, N, removal and phases, against their definitions by brute force."""
 
 import dataclasses
+import itertools
+import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -143,7 +146,7 @@ def test_jaccard_by_hand():
     c = torch.tensor([[0.0, 1.0], [-1.0, -3.0]])
     assert float(symgen.jaccard(b, c)) == pytest.approx((1 + 1) / (2 + 1 + 3))
     assert float(symgen.jaccard(b, b)) == 1
-    assert float(symgen.jaccard(b * 0, b * 0)) == 1
+    assert math.isnan(symgen.jaccard(b * 0, b * 0))
 
 
 def test_intervals_hold_the_mean_and_say_when_there_is_none():
@@ -184,13 +187,18 @@ def test_saved_interactions_come_back(tmp_path):
     inter.save(tmp_path / "found.safetensors")
     back = Interactions.load(tmp_path / "found.safetensors")
     assert torch.equal(back.effects, inter.effects) and torch.equal(back.gap, inter.gap)
+    assert back == inter and back.names is None and back.about == {}
     assert not list(tmp_path.glob(".*"))
     symgen_file = tmp_path / "other.safetensors"
     from safetensors.torch import save_file
 
+    # What the version before wrote, which knew neither names nor identity.
+    before = {"format": "symgen.interactions.2", "n": "4"}
+    save_file({k: x.clone() for k, x in inter.tensors().items()}, symgen_file, before)
+    assert Interactions.load(symgen_file) == inter
     save_file({"a": torch.zeros(1)}, symgen_file)
     with pytest.raises(
-        ValueError, match="not 'symgen.interactions.2'.*find the interactions again"
+        ValueError, match="not 'symgen.interactions.3'.*find the interactions again"
     ):
         Interactions.load(symgen_file)
     whole = (tmp_path / "found.safetensors").read_bytes()
@@ -234,6 +242,90 @@ def test_interactions_are_equal_where_all_tensors_are():
     assert inter != inter[:1] and inter != "interactions"
 
 
+NAMES = [["a", "b", "c", "d"], ["<b>", "f", "g", "h"], ["i", "j", "k", "ü"]]
+ABOUT = {"model": {"run": "1f", "step": 3}, "inputs": "<script>"}
+
+
+def known():
+    """Interactions of three samples with names and an identity."""
+    return dataclasses.replace(random_interactions(1), names=NAMES, about=ABOUT)
+
+
+def test_names_and_identity_stay_with_the_interactions(tmp_path):
+    inter = known()
+    assert inter.names.tolist() == NAMES and inter.about == ABOUT
+    inter[1:].save(tmp_path / "found.safetensors")
+    back = Interactions.load(tmp_path / "found.safetensors")
+    assert back == inter[1:] and back != random_interactions(1)[1:]
+    assert back != dataclasses.replace(back, about={"model": 1})
+    some = torch.tensor([False, True, True])
+    rows = (1, 1), (slice(1, 3), [1, 2]), (torch.tensor([2, 0]), [2, 0]), (some, [1, 2])
+    for index, chosen in rows:
+        assert inter[index].names.tolist() == np.array(NAMES)[chosen].tolist()
+        assert inter[index].about == ABOUT and inter[index].to("cpu") == inter[index]
+    inter[2].save(tmp_path / "one.safetensors")
+    assert Interactions.load(tmp_path / "one.safetensors").names.tolist() == NAMES[2]
+    moved = inter.relabelled([1, 2, 3, 0])
+    table, before = moved.to_frame(), inter.to_frame()
+    sets = [x.assign(members=[frozenset(m.split(", ")) for m in x["members"]]) for x in
+            (table, before)]  # fmt: skip
+    first, second = (
+        {(r.sample, r.type, r.members): r.effect for r in x.itertuples()} for x in sets
+    )
+    assert first == second
+    shared = dataclasses.replace(inter, names=list("wxyz"))
+    assert shared.names.tolist() == [list("wxyz")] * 3
+
+
+def test_the_table_and_the_page_use_the_names_that_are_known():
+    inter = known()
+    assert inter.to_frame().equals(random_interactions(1).to_frame(NAMES))
+    assert inter[1].to_frame(list("1234"))["members"].iloc[-1] in {*"1234"} | {
+        ", ".join(x) for k in (2, 3, 4) for x in itertools.combinations("1234", k)
+    }
+    page = inter._repr_html_()
+    assert "&lt;b&gt;" in dataclasses.replace(inter, names=["<b>"] * 4)._repr_html_()
+    assert "<script>" not in page and "&lt;script&gt;" in page and "<b>" not in page
+    assert page.count("<tr") == 6 and "3 sample(s), n = 4" in page
+    largest = inter.effects.flatten()[inter.effects.abs().argmax()]
+    assert page.index(f"{largest:+.3f}") < page.index("</td>\n    </tr>")
+    for few in (inter[0], inter[:0], Interactions.from_moebius(torch.zeros(4).double())):
+        assert few._repr_html_().startswith("<p>")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"names": list("abc")}, {"names": [list("abcd")] * 2}, {"names": [list("abcd"), ["a"], []]},
+        {"names": 3}, {"about": {"model": torch.zeros(1)}},
+    ],
+)  # fmt: skip
+def test_names_and_identity_have_to_fit(changes):
+    with pytest.raises((ValueError, TypeError), match=r"names are|cannot be kept|not iterable"):
+        dataclasses.replace(random_interactions(1), **changes)
+
+
+def test_named_dimensions():
+    xarray = pytest.importorskip("xarray")
+    inter = known()
+    found = inter.to_xarray()
+    assert isinstance(found, xarray.Dataset)
+    assert dict(found.sizes) == {"sample": 3, "type": 2, "state": 16, "variable": 4}
+    assert np.array_equal(found["effects"].sel(type="or"), inter.or_.numpy())
+    kept = found["effects"].where(found["order"] == 2, drop=True)
+    assert kept.sizes["state"] == 6 and json.loads(found.attrs["about"]) == ABOUT
+    assert found["name"].values.tolist() == NAMES and found["full"].dims == ("sample",)
+    assert "sample" not in inter[0].to_xarray().sizes
+    with pytest.raises(ValueError, match="a name for each of 1 leading axes"):
+        inter.to_xarray(["checkpoint", "sample"])
+
+
+def test_without_xarray_its_door_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    with pytest.raises(ImportError, match=r"pip install 'symgen\[xarray\]'"):
+        known().to_xarray()
+
+
 def test_the_possible_interactions_are_counted_once():
     """An OR over one variable is an AND, and the empty set is no interaction."""
     for n, possible in ((1, 1), (2, 4), (4, 26), (10, 2036)):
@@ -260,8 +352,13 @@ def test_samples_without_a_total_effect_have_no_power_and_no_similarity():
     # A network whose outputs never change gives no similarity, and no division by 0 either.
     still = dataclasses.replace(target, full=target.bias)
     assert torch.stack(symgen.transfer(still, still, metric="similarity")).isnan().all()
-    for g in (symgen.transfer(target, still, metric=m) for m in ("binary", "similarity")):
-        assert ((torch.stack(g) >= 0) & (torch.stack(g) <= 1)).all()
+    g = torch.stack(symgen.transfer(target, still))
+    assert ((g >= 0) & (g <= 1)).all()
+    assert torch.stack(symgen.transfer(target, still, metric="similarity")).isnan().all()
+    both = symgen.transfer(target, [still, baseline], metric="similarity")
+    assert torch.equal(
+        torch.stack(both), torch.stack(symgen.transfer(target, baseline, metric="similarity"))
+    )
 
 
 def test_pooled_power_is_the_ratio_of_the_sums_and_nothing_where_there_is_none():

@@ -7,6 +7,7 @@ import warnings
 import pytest
 import torch
 
+from symgen.data.parts import TokenPart
 from symgen.data.texts import load_tokenizer, pieces_of, split_texts, train_tokenizer
 from symgen.masking.mask_values import word_value
 from symgen.masking.outputs import masked_outputs
@@ -27,6 +28,8 @@ from symgen.models.language import (
     tiny_llama,
     train_causal_lm,
 )
+from symgen.models.loop import evaluate, next_token
+from symgen.models.trainable import trainable
 from symgen.models.training import NearChanceWarning
 from symgen.storage import DamagedFileWarning, fetch
 
@@ -285,6 +288,17 @@ def test_a_training_is_kept_and_found_again(tuned, tokenizer):
     assert again(tuned, tokenizer, seed=1).fingerprint != tuned.fingerprint
     start = tuned.load(0).state_dict()
     assert torch.equal(start["lm_head.weight"], tiny_llama(len(tokenizer), 16, 1).lm_head.weight)
+
+
+def test_large_vocabularies_are_measured_in_smaller_chunks(tokenizer):
+    """Their logits take a GiB at most in all copies, or those of one piece; losses are the same."""
+    pieces = [(torch.arange(128) % 90, 0)] * 30
+    sizes = {count: TokenPart(pieces, count).chunk for count in (100, 50_000, 150_000, 10**8)}
+    assert sizes == {100: 20, 50_000: 10, 150_000: 3, 10**8: 1}
+    model, part = trainable(tiny_llama(len(tokenizer), 16, 1), 0), TokenPart(pieces)
+    whole = evaluate(model, part, objective=next_token)
+    part.chunk = 3
+    assert evaluate(model, part, objective=next_token) == pytest.approx(whole, rel=1e-6)
 
 
 def test_a_damaged_checkpoint_is_computed_again(tuned):

@@ -114,6 +114,21 @@ def test_published_sizes_of_image_networks(name, published):
         assert parameters(build_network(name, classes=1000, image_size=224)) == published
 
 
+@pytest.mark.parametrize("options", [{}, {"batch_norm": True}, {"image_size": 64}])
+def test_a_slim_vgg_has_the_layers_of_the_whole_one_a_quarter_as_wide(options):
+    with torch.device("meta"):
+        whole, slim = (build_network("vgg11", width=w, **options) for w in (64, 16))
+    kinds = (nn.Conv2d, nn.Linear)
+    pairs = [
+        ([*a.weight.shape[:2]], [*b.weight.shape[:2]])
+        for a, b in zip(whole.modules(), slim.modules(), strict=True)
+        if isinstance(a, kinds)
+    ]
+    assert len(pairs) == 11
+    for wide, narrow in pairs:
+        assert narrow == [size if size in (3, 10) else size // 4 for size in wide]
+
+
 def test_published_size_of_resnet20():
     # He et al. 2016, Table 6: 0.27 million.
     with torch.device("meta"):

@@ -1,0 +1,59 @@
+"""What the landing page says is what the results say, and its figure is that of the map."""
+
+import nbformat
+import pandas as pd
+
+from symgen.book.landing import HELD, held, hero
+
+COLUMNS = [
+    "chapter",
+    "claim",
+    "setting",
+    "value",
+    "low95",
+    "high95",
+    "repetitions",
+    "of",
+    "verdict",
+]
+
+
+def results(*rows):
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def test_each_claim_is_one_line_with_its_verdict_value_and_page():
+    cells = pd.DataFrame(
+        {"size": [1, 2], "finding 1": ["shown", "absent"], "finding 3": ["shown"] * 2}
+    )
+    told = held(
+        results(
+            ("03", "power", "main", 0.3, 0.2, 0.4, 8, "trainings", "shown"),
+            ("03", "power", "main", -0.1, -0.2, -0.05, 8, "trainings", "shown"),
+            ("03", "power", "texts", 0.0, -0.2, 0.3, 4, "trainings", "undecided"),
+            ("02", "low_orders", "a <b>", float("nan"), float("nan"), float("nan"), 2, "samples",
+             "not tested"),
+        ),
+        cells,
+    )  # fmt: skip
+    first, second, when = told.splitlines()
+    assert HELD["low_orders"] in first and "not tested" in first and "nan" not in first
+    assert "a &lt;b&gt;" in first and "[more](02)" in first
+    assert "+0.30 [+0.20, +0.40], then -0.10 [-0.20, -0.05]" in second
+    assert "8 trainings" in second and "texts" not in second
+    assert "a map of 2 settings" in when and "finding 1 in 1, finding 3 in 2 of them" in when
+
+
+def test_without_results_nothing_is_said():
+    nothing = pd.DataFrame(columns=["preset", "chapter"])
+    assert held(nothing, nothing) == "*No run has been stored yet.*"
+
+
+def test_the_figure_is_the_one_of_the_cases():
+    cells = [nbformat.v4.new_code_cell(s) for s in ("figures.plot_moves(x)", "plot_cases(cases)")]
+    page = nbformat.v4.new_notebook(cells=cells)
+    assert hero(page) is None
+    for cell, svg in zip(page.cells, ("<svg>map</svg>", "<svg>cases</svg>"), strict=True):
+        data = {"image/svg+xml": svg, "text/plain": "a figure"}
+        cell.outputs = [nbformat.v4.new_output("display_data", data)]
+    assert hero(page) == "<svg>cases</svg>"

@@ -1,0 +1,65 @@
+"""Functions called side by side give what they give one after the other, and end with us."""
+
+import os
+from concurrent.futures import BrokenExecutor
+
+import psutil
+import pytest
+import torch
+from tqdm.auto import tqdm
+
+from symgen.book.processes import _pool, spread
+
+
+def about(item):
+    with tqdm(range(3), disable=False) as bar:
+        return item, os.getpid(), torch.get_num_threads(), bar.disable
+
+
+def fails(item):
+    if item == 1:
+        raise ValueError(f"{item} is refused")
+    return item
+
+
+@pytest.fixture(autouse=True)
+def no_processes_left():
+    _pool.cache_clear()
+    yield
+    for count in (1, os.cpu_count() or 1):
+        if count > 1 and _pool.cache_info().currsize:
+            _pool(count).shutdown(wait=True, cancel_futures=True)
+    _pool.cache_clear()
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
+def test_results_come_in_order_from_processes_of_one_thread_that_stay():
+    first, second = spread(about, range(4)), spread(about, range(4, 6))
+    assert [x[0] for x in first + second] == [*range(6)]
+    owners = {x[1] for x in first + second}
+    assert os.getpid() not in owners and len(owners) <= os.cpu_count()
+    assert {x[2:] for x in first} == {(1, True)}
+    children = {p.pid for p in psutil.Process().children(recursive=True)}
+    assert owners <= children
+
+
+def test_one_item_needs_no_process():
+    [(item, owner, *_)] = spread(about, [7])
+    assert (item, owner) == (7, os.getpid())
+
+
+def test_an_error_of_one_is_the_error_of_all():
+    with pytest.raises(ValueError, match="1 is refused"):
+        spread(fails, range(3))
+    assert spread(fails, [0, 2]) == [0, 2]
+
+
+def is_killed(item):
+    os._exit(item)
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
+def test_a_killed_process_is_told_and_the_next_call_has_new_ones():
+    with pytest.raises(BrokenExecutor):
+        spread(is_killed, [9, 9])
+    assert spread(fails, [0, 2]) == [0, 2]

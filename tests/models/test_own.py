@@ -1,0 +1,151 @@
+"""A training of one's own: its checkpoints are followed as those that are trained here."""
+
+import functools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import save_file
+from sklearn.datasets import load_digits
+from torch import nn
+
+import symgen
+from symgen import figures
+from symgen.method import claims
+from symgen.models.own import Checkpoints
+
+
+def test_a_readers_own_training_is_followed_in_five_lines(tmp_path):
+    """The whole story, as a reader would write it."""
+    pixels, labels = load_digits(return_X_y=True)
+    x, y = torch.tensor(pixels / 16).float().reshape(-1, 1, 8, 8), torch.tensor(labels)
+
+    def build():
+        return nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10)
+        )
+
+    def fit(seed, mine):
+        torch.manual_seed(seed)
+        network, files, records = build(), {}, []
+        optimizer = torch.optim.Adam(network.parameters(), 0.01)
+        for step in range(61):
+            if step in (0, 2, 8, 20, 60):
+                files[step] = tmp_path / f"{seed}-{step}.pt"
+                torch.save(network.state_dict(), files[step])
+                seen, new = (nn.functional.cross_entropy(network(x[i]), y[i]).item()
+                             for i in (mine, slice(1200, None)))  # fmt: skip
+                records.append({"train_loss": seen, "test_loss": new})
+            batch = mine[torch.randint(len(mine), (32,))]
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(network(x[batch]), y[batch]).backward()
+            optimizer.step()
+        return symgen.Checkpoints(files, build, records)
+
+    run, other = fit(0, torch.arange(600)), fit(1, torch.arange(600, 1200))
+    extract = functools.partial(
+        symgen.extract, inputs=symgen.Inputs(x[1200:1212], y[1200:1212]), progress=False,
+        variables=symgen.draw_patches(12, n=6, grid=4),
+        mask_value=functools.partial(symgen.mean_feature, images=x[:600], layer="1"),
+    )  # fmt: skip
+    dynamics = symgen.track(run, [other], extract, progress=False)
+    found, table = dynamics.phases(), dynamics.summary()
+    figure, _ = figures.plot_dynamics(table, found)
+    judged = claims.count(dynamics)
+    # What it came to is what the network did: it learned, and its interactions were told apart.
+    assert dynamics.steps == [0, 2, 8, 20, 60] and len(figure.axes) == 3
+    assert table["train_loss"].is_monotonic_decreasing and table["train_loss"].iloc[-1] < 0.5
+    assert table["power"].iloc[-1] > table["chance"].iloc[-1] and found.reason
+    assert judged.verdict and math.isfinite(table["gap"].iloc[-1])
+    assert dynamics.interactions[-1].about["model"] != dynamics.interactions[0].about["model"]
+
+
+def net():
+    return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+
+
+def test_weights_come_from_either_kind_of_file_and_nothing_is_executed(tmp_path):
+    torch.manual_seed(0)
+    network, x = net(), torch.randn(5, 3)
+    network(x)
+    weights = network.eval().state_dict()
+    torch.save(weights, tmp_path / "a.pt")
+    torch.save({"epoch": 3, "model_state_dict": weights, "optimizer": {}}, tmp_path / "b.ckpt")
+    save_file(weights, tmp_path / "c.safetensors")
+    files = [tmp_path / name for name in ("a.pt", "b.ckpt", "c.safetensors")]
+    before = torch.random.get_rng_state()
+    run = Checkpoints([*files, lambda: network.train()], net)
+    for step in run.steps:
+        assert torch.equal(run.load(step)(x), network.eval()(x)) and not run.load(step).training
+    assert run.key(0) == run.key(1) == run.key(2) == run.key() and run.steps == [0, 1, 2, 3]
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert run.records.columns[0] == "step" and run.records["test_loss"].isna().all()
+    torch.save(network, tmp_path / "whole.pt")
+    with pytest.raises(ValueError, match="whole.pt cannot be read as weights"):
+        Checkpoints([tmp_path / "whole.pt"], net).load()
+
+
+def test_a_key_is_of_the_content():
+    class Plain(nn.Linear):
+        def forward(self, x):
+            return super().forward(x)
+
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return super().forward(2 * x)
+
+    plain, doubled, other = Plain(3, 2), Doubled(3, 2), Plain(3, 2)
+    doubled.load_state_dict(plain.state_dict())
+    doubled.__class__.__name__ = "Plain"
+    run = Checkpoints([lambda: plain, lambda: doubled, lambda: other, lambda: plain])
+    assert run.key(0) == run.key(3)
+    assert run.key(0)["weights"] == run.key(1)["weights"] and run.key(0) != run.key(1)
+    assert run.key(0) != run.key(2)
+    plain.weight.data += 1
+    assert Checkpoints([lambda: plain]).key() != run.key(0)
+
+
+def test_a_mapping_has_its_own_steps_and_records():
+    layers = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    sources = {np.int64(40): lambda: layers[1], 0: lambda: layers[0]}
+    records = pd.DataFrame({"step": [0, 40], "epoch": [0.0, 1.0], "test_loss": [2.0, 1.0]})
+    run = Checkpoints(sources, records=records)
+    assert run.steps == [0, 40] and run.load() is layers[1] and run.load(0) is layers[0]
+    assert run.records["epoch"].tolist() == [0, 1] and run.records["train_loss"].isna().all()
+    with pytest.raises(ValueError, match=r"no checkpoint at step 3; there are \[0, 40\]"):
+        run.load(3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (([],), "one or more whole numbers"),
+        (({-1: net},), r"\[-1\]; expected one or more whole"),
+        (({0.5: net},), r"\[0.5\]; expected one or more whole"),
+        (([3],), "a checkpoint is int; expected the path of a file, or a function"),
+        (([__file__],), "holds weights alone; pass build"),
+        (([net, net], None, [{"epoch": 1}]), r"records are of the steps 1 rows"),
+        (([net], None, pd.DataFrame({"step": [7]})), r"of the steps \[7\].*each of \[0\]"),
+    ],
+)
+def test_what_is_no_checkpoint_is_told(arguments, told):
+    with pytest.raises(ValueError, match=told):
+        Checkpoints(*arguments)
+
+
+def test_files_that_are_missing_or_do_not_fit_are_told(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint .*none.pt"):
+        Checkpoints([tmp_path / "none.pt"], net)
+    torch.save({"a": 1}, tmp_path / "a.pt")
+    with pytest.raises(ValueError, match=r"a.pt holds a; expected what torch.save"):
+        Checkpoints([tmp_path / "a.pt"], net).load()
+    torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "b.pt")
+    with pytest.raises(ValueError, match=r"weights in .*b.pt are of another architecture"):
+        Checkpoints([tmp_path / "b.pt"], net).load()
+    (tmp_path / "c.safetensors").write_bytes(b"\x00" * 4)
+    with pytest.raises(ValueError, match=r"c.safetensors cannot be read as weights"):
+        Checkpoints([tmp_path / "c.safetensors"], net).load()
+    with pytest.raises(ValueError, match="step 0 returned NoneType; expected a torch.nn.Module"):
+        Checkpoints([lambda: None]).load()
