@@ -25,7 +25,7 @@ book: $(READY)
 test: $(READY)
 	@failed=0; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile \
-	  --ignore chapters --ignore tests/test_notebooks.py --ignore tests/test_fresh_tables.py \
+	  tests symgen --ignore tests/test_notebooks.py --ignore tests/test_fresh_tables.py \
 	  || failed=1; \
 	rm -rf _build/fresh; \
 	SYMGEN_OUT='$(CURDIR)/_build/fresh' $(BIN)/python -m pytest -q tests/test_notebooks.py chapters \
