@@ -1,4 +1,4 @@
-// Two things that widgets expect of a page and a static page lacks. Loaded before both.
+// What widgets expect of a page and a static page lacks, and a name. Loaded before both.
 
 // 1. Labels of widgets are typeset through the interface of MathJax 2; the page has MathJax 3,
 //    which may be assigned before or after this script runs.
@@ -23,3 +23,14 @@
 
 // 2. The buttons of a Play widget redraw their icons, which Font Awesome must nest, not replace.
 window.FontAwesomeConfig = { autoReplaceSvg: "nest" };
+
+// 3. The handle of a slider has a role and no name: it takes that of the label beside it.
+document.addEventListener("DOMContentLoaded", () => {
+  const name = () => {
+    document.querySelectorAll(".noUi-handle:not([aria-label])").forEach((handle) => {
+      const label = handle.closest(".jupyter-widgets")?.querySelector(".widget-label");
+      handle.setAttribute("aria-label", label?.textContent.trim() || "figure");
+    });
+  };
+  new MutationObserver(name).observe(document.body, { childList: true, subtree: true });
+});

@@ -67,12 +67,61 @@ def inert(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     if models:
         kept["widgets"] = {WIDGET_STATE: {**VERSION, "state": models}}
     notebook.metadata = nbformat.from_dict(kept)
-    for cell in notebook.cells:
+    for cell, words in zip(notebook.cells, _alternatives(notebook.cells), strict=True):
+        cell.metadata = {k: v for k, v in cell.metadata.items() if k != "mystnb"}
         for output in cell.get("outputs", []):
             if "data" in output:
                 output.metadata = {}
                 output.data = nbformat.from_dict(_bundle(output.data, models))
+                _name(output.data.get(WIDGET_VIEW, {}).get("model_id"), words, models)
+                cell.metadata["mystnb"] = {"image": {"alt": words}}
     return notebook
+
+
+def _alternatives(cells: list[nbformat.NotebookNode]) -> list[str]:
+    """Return for each cell what stands for its figures where they cannot be seen.
+
+    That is the text below that says how to read them, or else the heading above.
+    """
+    found, heading, read = [], "Figure", ""
+    for cell in reversed(cells):
+        if cell.cell_type == "code":
+            found.append(read)
+            read = ""
+        else:
+            own = READ.search(cell.source)
+            read = _plain(own[1]) if own else read
+            found.append("")
+    found.reverse()
+    for k, cell in enumerate(cells):
+        if cell.cell_type == "markdown":
+            heading = next(iter(HEADING.findall(cell.source)[-1:]), heading)
+        found[k] = found[k] or f"Figure: {_plain(heading)}"
+    return found
+
+
+READ = re.compile(r"\*How to read (?:it|them)\.\*\s+(.+?)(?:\n\n|\Z)", re.S)
+HEADING = re.compile(r"^#+ +(.+)$", re.M)
+
+
+def _plain(text: str) -> str:
+    """Return Markdown as words, without markup and with formulas as they are written."""
+    words = html.unescape(nh3.clean(MARKDOWN.render(text), tags=set()))
+    words = re.sub(r"\\[()]|[\\{}`]", "", words)
+    return " ".join(re.sub(r"\bcite:\w+", "", words).split())
+
+
+def _name(widget: str | None, words: str, models: Mapping) -> None:
+    """Give every picture of a widget, and of what is in it, these words."""
+    values = models.get(widget, {}).get("state", {})
+    if str(values.get("value", "")).startswith(UNNAMED):
+        named = f'<img alt="{html.escape(words)}"'
+        values["value"] = values["value"].replace(UNNAMED, named, 1)
+    for child in values.get("children", []):
+        _name(str(child).removeprefix("IPY_MODEL_"), words, models)
+
+
+UNNAMED = '<img alt=""'
 
 
 VERSION = {"version_major": 2, "version_minor": 0}
@@ -164,6 +213,6 @@ def _widgets(models: Mapping) -> dict[str, Any]:
             text = str(models[key]["state"]["value"])
             # The browser runs nothing in a picture.
             svg = text.startswith("<svg") and base64.b64encode(clean_svg(text).encode()).decode()
-            picture = f'<img alt="" src="data:image/svg+xml;base64,{svg}">'
+            picture = f'{UNNAMED} src="data:image/svg+xml;base64,{svg}">'
             values["value"] = picture if svg else clean_html(text)
     return safe

@@ -182,8 +182,20 @@ def test_pages_load_quietly_and_show_what_they_hold(visit, page):
     if tab.locator(".math").count():
         assert tab.locator("mjx-container").count() >= tab.locator(".math").count()
     assert tab.locator("mjx-merror").count() == 0
+    # Who cannot see a figure or a slider is told what it is.
+    assert tab.locator("article img:not([alt]), article img[alt='']").count() == 0
+    assert tab.locator("[role=slider]:not([aria-label])").count() == 0
     for text in tab.locator("article .cell_output").all_inner_texts():
         assert "$\\" not in text  # a formula that was left as it is written
+    # What the list of references says of itself, docutils says.
+    checked = {
+        "resultTypes": ["violations"],
+        "rules": {"aria-required-children": {"enabled": False}},
+    }
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(tab, options=checked).response["violations"]
+    grave = {x["id"]: x["nodes"] for x in found if x["impact"] in ("serious", "critical")}
+    assert not grave, {k: [n["html"] for n in nodes] for k, nodes in grave.items()}
     # Nothing but what scrolls inside its own box is wider than the page.
     assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth + 1")
 
