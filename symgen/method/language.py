@@ -75,6 +75,10 @@ class LanguageStudy:
         """The model and the data set in words."""
         return f"{self.models[0].name} on {self.dataset}"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Go to another process as what was asked for, without the models it has loaded."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     @functools.cached_property
     def texts(self) -> dict[str, list[str]]:
         """The texts in three parts; see `split_texts`."""

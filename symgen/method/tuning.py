@@ -49,6 +49,10 @@ class Tuning:
         known = {field.name for field in dataclasses.fields(cls)} & parameters.keys()
         return cls(study, **{name: parameters[name] for name in known})
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Go to another process as what was asked for, without what it has loaded."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     @property
     def title(self) -> str:
         """The model and the two domains in words."""

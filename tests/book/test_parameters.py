@@ -75,7 +75,8 @@ QUICK = {"dataset": "digits", "network": "cnn", "others": [], "epochs": 1, "samp
 FOUR = {"n": (4, 5), "others": ([], [{**TEXT, "n": 4}])}
 OWN: dict[str, dict] = {
     "02_order_generalization": FOUR, "03_three_phase_dynamics": FOUR, "04_loss_gap_removal": FOUR,
-    "where_phases_end": FOUR, "choices": FOUR, "when": {**FOUR, "dataset": ("digits",), "network": ("cnn",)},
+    "where_phases_end": FOUR, "choices": FOUR,
+    "when": {**FOUR, "dataset": ("digits",), "network": ("cnn",)},
     # Eleven variables, for which another solver comes first, are tried once, in 01.
     "00_planted_logic": {"n": (7, 8, 9)}, "01_interaction_extraction": {"n": (1, 3, 4, 11)},
     "05_llm_interactions": {

@@ -1,8 +1,10 @@
 """Studies of language models: who learns from what, what is looked at, and what is planted."""
 
 import csv
+import dataclasses
 import json
 import math
+import pickle
 
 import pytest
 import torch
@@ -216,6 +218,13 @@ def test_courses_follow_one_tuning_beside_each_baseline(tuning):
     beside = tuning.courses[other.name]
     assert beside.interactions == course.interactions
     assert beside.baselines == [study.interactions(other, tuning.prompts)[1]]
+
+
+def test_another_process_gets_what_was_asked_for_and_not_what_was_loaded(tuning):
+    assert tuning.title and tuning.runs and "models" in vars(tuning.study)
+    sent = pickle.loads(pickle.dumps(tuning))
+    assert sent == tuning and vars(sent).keys() == {f.name for f in dataclasses.fields(tuning)}
+    assert "models" not in vars(sent.study)
 
 
 def test_instructions_are_shared_out_and_learned_for_their_answers(tmp_path):
