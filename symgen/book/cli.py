@@ -1,4 +1,4 @@
-"""The command line: `symgen run`, `html`, `verify`, `sweep` and `cache`."""
+"""The command line: `symgen new`, `run`, `html`, `verify`, `sweep` and `cache`."""
 
 import contextlib
 import os
@@ -11,8 +11,11 @@ from typing import Any
 import click
 
 # What takes long to import is imported where it is used: a slip is answered at once.
+from symgen import __version__
 from symgen.book import editions, presets, runs
+from symgen.book.layout import book_above, lay_out
 from symgen.book.presets import BookError
+from symgen.fingerprints import BOOK
 
 CTRL_C = signal.default_int_handler
 # Those that came: what they raise in the middle of a library may be taken for an error of its own.
@@ -60,8 +63,24 @@ def _doing(what: str) -> Iterator[None]:
 
 
 @click.group(cls=_Commands)
+@click.version_option(__version__, prog_name="symgen")
 def app() -> None:
     """Run the chapters, build the site, check stored outputs."""
+
+
+@app.command()
+@click.argument("folder", type=Path)
+def new(folder: Path) -> None:
+    """Lay out the book in FOLDER, to change it and to run it there."""
+    book = presets.book_folder()
+    with _doing(f"laying out the book in {folder}"):
+        try:
+            lay_out(book, folder)
+        except FileExistsError as error:
+            raise BookError(str(error)) from None
+    names = presets.chapter_names(folder)
+    click.echo(f"{folder} holds the book's {len(names)} chapters; now:")
+    click.echo(f"  cd {folder}\n  symgen run {names[0]}\n  symgen html")
 
 
 @app.command()
@@ -85,9 +104,14 @@ def run(
     names = presets.choose_chapters(book, chapters)
     if store and given:
         raise BookError("--store keeps a preset as it is: leave out -p, or leave out --store")
+    if store and not book_above(Path.cwd()):
+        raise BookError(
+            "--store keeps outputs in a book, and there is none here or above: change into one, "
+            "or lay one out with `symgen new FOLDER`"
+        )
     for name in names:  # all of it is checked before the first hour is spent
         presets.resolve(book, name, preset, given)
-    out = out or runs.run_folder(book, preset, given)
+    out = out or runs.run_folder(presets.workplace(), preset, given)
     own = [book / name for name in ("chapters", "data", "symgen", "tests", "_static")]
     if out.resolve() == book.resolve() or any(out.resolve().is_relative_to(x) for x in own):
         raise BookError(
@@ -102,8 +126,9 @@ def run(
     for number, name in enumerate(names, 1):
         click.echo(f"[{number}/{len(names)}] {name} (preset {preset})")
         with _doing(f"running {name} (preset {preset}) into {out}"):
-            # A quick edition measures all it shows, on every machine.
-            keep = store and preset != "quick"
+            # A quick edition measures all it shows, on every machine; what others took hours for
+            # is kept beside the package that looks for it there.
+            keep = store and preset != "quick" and book == BOOK
             outcome = runs.execute(book, name, preset, given, out, force, keep)
         click.echo(f"  {outcome.told}", err=outcome.status == "failed")
         if outcome.status == "failed":
@@ -129,7 +154,8 @@ def html(edition: str | None, folder: Path | None) -> None:
     with _doing("building the site"):
         from symgen.book import site
 
-        click.echo(site.build(book, edition, folder).resolve().as_uri())
+        first = site.build(book, edition, folder, presets.workplace())
+        click.echo(first.resolve().as_uri())
 
 
 @app.command()
@@ -162,7 +188,7 @@ def sweep(grid: Path, scheduler: str | None, out: Path | None, workers: int) -> 
 
     book = presets.book_folder()
     plan = sweeps.read_plan(book, grid)
-    out = out or book / "_build" / "sweeps" / grid.stem
+    out = out or presets.workplace() / "_build" / "sweeps" / grid.stem
     runs.make_folder(out)
     about = f"{' '.join(plan.chapters)}, {len(plan.combinations)} runs"
     click.echo(f"{about} (preset {plan.preset}) into {out}")

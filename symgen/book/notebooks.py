@@ -13,7 +13,7 @@ from typing import Any
 
 import nbformat
 
-from symgen.fingerprints import code_fingerprint, fingerprint, versions
+from symgen.fingerprints import PACKAGE, code_fingerprint, fingerprint, versions
 
 SCHEMA = 1  # of the `symgen` entry in a notebook's metadata
 IDENTITY = ("schema", "preset", "parameters", "sources", "code", "versions")
@@ -185,7 +185,8 @@ def scrub(notebook: nbformat.NotebookNode, book: Path, name: str) -> nbformat.No
             cell.metadata.pop(key, None)
         for output in cell.get("outputs", []):
             output.get("metadata", {}).pop("papermill", None)
-    folders = {str(book): ".", str(book.resolve()): ".", str(cache_folder()): "cache"}
+    folders = {str(f): "." for f in (book, book.resolve(), PACKAGE.parent)}
+    folders |= {str(cache_folder()): "cache"}
     folders |= {os.path.expanduser("~"): "~", tempfile.gettempdir(): "tmp"}
     if data := os.environ.get("SYMGEN_DATA"):
         folders |= {data: "data", os.path.abspath(data): "data"}

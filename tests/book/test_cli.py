@@ -136,11 +136,11 @@ def test_a_refusal_says_what_was_given_what_is_known_and_what_to_do(book, argume
 def test_outside_a_book_the_projects_own_is_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert (presets.book_folder() / "symgen").is_dir()
-    monkeypatch.setattr(presets, "PACKAGE", tmp_path / "site-packages" / "symgen")
+    monkeypatch.setattr(presets, "BOOK", tmp_path / "site-packages" / "symgen" / "shipped")
     result = symgen("run", "all")
     assert result.exit_code == 2
     assert "no book found in" in result.stderr
-    assert "change into a clone" in result.stderr
+    assert "such as a clone of the project" in result.stderr
 
 
 def test_parameters_are_read_as_yaml():
