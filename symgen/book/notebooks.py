@@ -21,6 +21,7 @@ WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 # What reading a notebook raises where there is none, or none whole.
 UNREADABLE = (OSError, ValueError, AttributeError, nbformat.ValidationError)
+INSTALL = "install"  # the tag of the cell that installs symgen where it is missing
 BASE64 = ("image/", "application/pdf", "buffers")
 
 
@@ -46,12 +47,13 @@ def chapter_code(notebook: nbformat.NotebookNode) -> str:
 
 
 def own_code(notebook: nbformat.NotebookNode) -> list:
-    """Return the code cells that the author wrote, without the parameters injected by a run."""
-    return [
-        cell
-        for cell in notebook.cells
-        if cell.cell_type == "code" and not has_tag(cell, "injected-parameters")
-    ]
+    """Return the code cells that the author wrote.
+
+    Without the parameters injected by a run, and without what every chapter starts with, which
+    installs symgen where it is missing.
+    """
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [c for c in code if not (has_tag(c, "injected-parameters") or has_tag(c, INSTALL))]
 
 
 def identity(notebook: nbformat.NotebookNode, preset: str, parameters: Mapping) -> dict:

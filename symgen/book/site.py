@@ -20,6 +20,7 @@ import yaml
 from symgen.book import notebooks
 from symgen.book.editions import edition_folder, edition_names, problems
 from symgen.book.landing import held, hero
+from symgen.book.launch import theme_options
 from symgen.book.presets import BookError, chapter_names, read_chapter, read_yaml, unknown
 from symgen.book.processes import ended_with_us
 from symgen.book.scripts import fetch_scripts
@@ -104,6 +105,7 @@ def _stage(book: Path, stage: Path, sources: list[Path], scripts: Path) -> None:
         (stage / "chapters" / page.name).write_text(text, encoding="utf-8")
     config = read_yaml(book / "_config.yml")
     options = config.setdefault("sphinx", {}).setdefault("config", {})
+    options.setdefault("html_theme_options", {}).update(theme_options(book))
     if vendor := fetch_scripts(scripts):
         options["html_extra_path"] = [str(vendor)]
         # Both are relative to _static, whose own scripts the theme would load on every page.

@@ -7,18 +7,21 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tomllib
+import venv
 import zipfile
 from importlib import metadata
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
 from click.testing import CliRunner
 from conftest import ROOT
 
 import symgen
-from symgen.book import cli, layout, presets, tables
+from symgen.book import cli, launch, layout, notebooks, presets, tables
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -74,9 +77,17 @@ def wheel_name():
 
 
 def test_an_installed_package_runs_chapters_in_an_empty_folder_and_writes_nowhere_else(
-    installed, tmp_path
+    installed, tmp_path, request
 ):
     name = "00_planted_logic"
+    # Up to its first table, which is enough to see where things go.
+    path = installed / "symgen" / layout.SHIPPED / "chapters" / f"{name}.ipynb"
+    whole = path.read_bytes()
+    chapter = nbformat.reads(whole.decode(), as_version=4)
+    code = notebooks.own_code(chapter)
+    chapter.cells = [chapter.cells[0], *code[:4], code[-1]]
+    nbformat.write(chapter, path)
+    request.addfinalizer(lambda: path.write_bytes(whole))
     before = {*installed.rglob("*")}
     done = outside(installed, tmp_path, "run", name)
     assert done.returncode == 0, done.stderr
@@ -86,6 +97,48 @@ def test_an_installed_package_runs_chapters_in_an_empty_folder_and_writes_nowher
     assert found["metadata"]["symgen"]["preset"] == "quick"
     assert (run / "tables" / f"{name}.found.csv").is_file()
     assert not {p for p in {*installed.rglob("*")} - before if "__pycache__" not in p.parts}
+
+
+RUN = """
+import importlib.util, sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+print("before:", importlib.util.find_spec("symgen"))
+for _ in range(2):
+    shell.run_cell(open(sys.argv[1]).read()).raise_error()
+    sys.path_importer_cache.clear()
+import symgen
+print("after:", symgen.__file__)
+"""
+
+
+def test_the_cell_installs_the_package_where_it_is_missing(wheel, tmp_path):
+    # Everything of this environment but symgen, so that nothing has to be fetched.
+    (tmp_path / "libraries").mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if "symgen" not in path.name:
+            (tmp_path / "libraries" / path.name).symlink_to(path)
+    venv.create(tmp_path / "fresh", with_pip=False, symlinks=True)
+    python = tmp_path / "fresh" / "bin" / "python"
+    own = next((tmp_path / "fresh" / "lib").glob("python*")) / "site-packages"
+    (own / "others.pth").write_text(str(tmp_path / "libraries"))
+    cell = launch.install_cell(wanted=f"symgen[notebook] @ {wheel.as_uri()}")
+    (tmp_path / "cell.ipy").write_text(cell.source)
+    (tmp_path / "run.py").write_text(RUN)
+    variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    variables |= {
+        "PIP_NO_INDEX": "1",
+        "PIP_NO_COMPILE": "1",
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+    }
+    done = subprocess.run(
+        [str(python), "run.py", "cell.ipy"], cwd=tmp_path, env=variables, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "before: None" in done.stdout
+    assert f"after: {own / 'symgen' / '__init__.py'}" in done.stdout
+    assert (own / "symgen" / layout.SHIPPED / "chapters").is_dir()
 
 
 def test_what_is_stored_is_stored_in_a_book_at_hand(installed, tmp_path):
