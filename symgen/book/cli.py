@@ -1,7 +1,8 @@
-"""The command line: `symgen new`, `run`, `html`, `verify`, `sweep` and `cache`."""
+"""The command line: `symgen new`, `student`, `run`, `html`, `verify`, `sweep` and `cache`."""
 
 import contextlib
 import os
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -62,6 +63,15 @@ def _doing(what: str) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def _only_new() -> Iterator[None]:
+    """Refuse, as any request that cannot be carried out, to write over something."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise BookError(str(error)) from None
+
+
 @click.group(cls=_Commands)
 @click.version_option(__version__, prog_name="symgen")
 def app() -> None:
@@ -73,14 +83,25 @@ def app() -> None:
 def new(folder: Path) -> None:
     """Lay out the book in FOLDER, to change it and to run it there."""
     book = presets.book_folder()
-    with _doing(f"laying out the book in {folder}"):
-        try:
-            lay_out(book, folder)
-        except FileExistsError as error:
-            raise BookError(str(error)) from None
+    with _doing(f"laying out the book in {folder}"), _only_new():
+        lay_out(book, folder)
     names = presets.chapter_names(folder)
     click.echo(f"{folder} holds the book's {len(names)} chapters; now:")
     click.echo(f"  cd {folder}\n  symgen run {names[0]}\n  symgen html")
+
+
+@app.command()
+@click.argument("folder", type=Path)
+@click.option("--preset", default="quick", help="Whose parameters the notebooks have.")
+@click.option("--instructor", is_flag=True, help="With the solutions, open below the exercises.")
+def student(folder: Path, preset: str, instructor: bool) -> None:
+    """Write the notebooks of a course into FOLDER, without outputs and solutions."""
+    from symgen.book.course import write_course
+
+    book = presets.book_folder()
+    with _doing(f"writing the course into {folder}"), _only_new():
+        count = write_course(book, folder, preset, instructor)
+    click.echo(f"{folder} holds {count} notebooks and a README.md that says how to start.")
 
 
 @app.command()
@@ -93,8 +114,15 @@ def new(folder: Path) -> None:
 @click.option("--out", type=Path, help="Where executed copies go.")
 @click.option("--force", is_flag=True, help="Run even what is unchanged.")
 @click.option("--store", is_flag=True, help="Keep the outputs in the project, for its authors.")
+@click.option("--open", "show", is_flag=True, help="Build the site and open the chapter's page.")
 def run(
-    chapters: tuple, preset: str, given: tuple, out: Path | None, force: bool, store: bool
+    chapters: tuple,
+    preset: str,
+    given: tuple,
+    out: Path | None,
+    force: bool,
+    store: bool,
+    show: bool,
 ) -> None:
     """Execute CHAPTERS (names, or 'all').
 
@@ -142,7 +170,22 @@ def run(
                 click.echo(f"  not stored: {error}", err=True)
     if failed:
         click.echo(f"symgen: {len(failed)} of {len(names)} failed: {', '.join(failed)}", err=True)
+    elif not show:
+        click.echo(f"To see it as a page: symgen html --from {shlex.quote(os.path.relpath(out))}")
+        click.echo(f"To go on from it: jupyter-lab {shlex.quote(os.path.relpath(outcome.path))}")
+    if show:
+        with _doing("building the site"):
+            page = _site(book, None, out).with_name(f"{names[0]}.html").resolve().as_uri()
+        click.echo(page)
+        click.launch(page)
+    if failed:
         raise SystemExit(1)
+
+
+def _site(book: Path, edition: str | None, folder: Path | None) -> Path:
+    from symgen.book import site
+
+    return site.build(book, edition, folder, presets.workplace())
 
 
 @app.command()
@@ -152,10 +195,7 @@ def html(edition: str | None, folder: Path | None) -> None:
     """Build the site from outputs that are there already, and print its address."""
     book = presets.book_folder()
     with _doing("building the site"):
-        from symgen.book import site
-
-        first = site.build(book, edition, folder, presets.workplace())
-        click.echo(first.resolve().as_uri())
+        click.echo(_site(book, edition, folder).resolve().as_uri())
 
 
 @app.command()

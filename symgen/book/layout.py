@@ -3,6 +3,7 @@
 Read by the build of the package as well, which has no other library: this module imports none.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -33,25 +34,33 @@ def book_above(folder: Path) -> Path | None:
     return None
 
 
-def lay_out(book: Path, folder: Path) -> None:
-    """Copy a book into a folder that is new or empty: all of it, or nothing.
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder to fill, which becomes `folder` when all is in it, and goes when that fails.
 
     Raises:
-        FileExistsError: where something is in the folder.
+        FileExistsError: where something is in `folder`.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(
             f"{folder} is not empty, and nothing in it is replaced: name a new folder"
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder = folder.absolute()
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    partial.mkdir(parents=True)
     try:
-        for name in book_files(book):
-            (partial / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(book / name, partial / name)
+        yield partial
         os.replace(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def lay_out(book: Path, folder: Path) -> None:
+    """Copy a book into a folder that is new or empty; raises as `new_folder` does."""
+    with new_folder(folder) as partial:
+        for name in book_files(book):
+            (partial / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(book / name, partial / name)
 
 
 def repository(book: Path) -> str:
