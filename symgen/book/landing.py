@@ -1,11 +1,11 @@
-"""What the landing page shows and says, taken from the pages and results it leads to."""
+"""What became of the claims, on the landing page and on one page, taken from stored results."""
 
 import html
 
 import nbformat
 import pandas as pd
 
-from symgen.book.tables import counted, signed
+from symgen.book.tables import Page, counted, signed
 
 #: Claims to their words on the landing page, in its order.
 HELD = {
@@ -21,6 +21,14 @@ HELD = {
 }
 # Verdicts of the map of trainings, by the rules in its columns.
 FINDINGS = ("finding 1", "finding 2", "above chance", "finding 3")
+# From the smallest networks and data to the largest.
+PRESETS = ("quick", "cpu", "gpu", "paper")
+ANSWERS = {
+    "shown wherever it was tested": lambda found: found.eq("shown").all(),
+    "shown in some settings": lambda found: found.eq("shown").any(),
+    "not so, or no difference": lambda found: found.isin(["opposite", "absent"]).any(),
+    "nobody knows yet": lambda found: True,
+}
 
 
 def held(claims: pd.DataFrame, cells: pd.DataFrame) -> str:
@@ -65,3 +73,37 @@ def hero(page: nbformat.NotebookNode) -> str | None:
                 if svg := output.get("data", {}).get("image/svg+xml"):
                     return "".join(svg)
     return None
+
+
+def answer(table: pd.DataFrame) -> tuple[Page, pd.DataFrame]:
+    """Return on one page what of the paper holds, what does not, and what nobody knows yet.
+
+    Args:
+        table: as of `claims_table`.
+
+    Returns:
+        The page, and its table: columns claim, answer, control (whether the claim is ours), preset,
+        shown, settings. Of each claim the largest preset that measured it counts.
+    """
+    rows, items = [], {(name, ours): [] for name in ANSWERS for ours in (False, True)}
+    for name, found in table.groupby("claim", sort=False):
+        first, ours = found.iloc[0], bool(found["place"].iloc[0] == "control of ours")
+        known = found["preset"].dropna().unique()
+        largest = max(known, key=lambda p: PRESETS.index(p) if p in PRESETS else -1, default="")
+        found = found[found["preset"] == largest].drop_duplicates("setting")["verdict"]
+        found = found[found != "not tested"]
+        *_, unknown = ANSWERS
+        what = next((k for k, fits in ANSWERS.items() if len(found) and fits(found)), unknown)
+        count = int(found.eq("shown").sum()), len(found)
+        rows.append((name, what, ours, largest, *count))
+        tested = f"{count[0]} of {count[1]}, {largest}" if count[1] else "not tested"
+        page, words = (html.escape(str(x)) for x in (first.chapter, first.statement))
+        items[what, ours].append(
+            f'<li><a href="{page}.html">{words}</a> <small>({html.escape(tested)})</small></li>'
+        )
+    lines = ['<table class="claims"><tr><th></th><th>The paper says</th><th>Our controls</th></tr>']
+    for name in ANSWERS:
+        both = (f"<td><ul>{''.join(items[name, ours])}</ul></td>" for ours in (False, True))
+        lines.append(f"<tr><th>{name}</th>{''.join(both)}</tr>")
+    columns = ["claim", "answer", "control", "preset", "shown", "settings"]
+    return Page("\n".join([*lines, "</table>"])), pd.DataFrame(rows, columns=columns)

@@ -135,4 +135,6 @@ CHAPTERS: dict[str, dict[str, Rule]] = {
     "B_baseline_networks": {"baselines": whole(2)},
     # Planted effects have up to three variables, and an extreme lies between two checkpoints.
     "extractor": {"n": whole(3, 16), "looks": whole(3)},
+    # Its sentences have ten content words, its series at least one time before the last third.
+    "your_own_network": {"n": whole(2, 10)},
 }

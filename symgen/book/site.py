@@ -98,8 +98,11 @@ def _stage(book: Path, stage: Path, sources: list[Path], scripts: Path) -> None:
     pages = {name: _page(book, name, sources) for name in chapter_names(book)}
     for name, page in pages.items():
         notebooks.write_notebook(page, stage / "chapters" / f"{name}.ipynb")
-    made = {"held": partial(_held, pages, sources), "hero": partial(_hero, pages, stage)}
-    made["costs"] = partial(_costs, book, sources)
+    made = {
+        "held": partial(_held, pages, sources),
+        "hero": partial(_hero, pages, stage),
+        "costs": partial(_costs, book, sources),
+    }
     for page in (book / "chapters").glob("*.md"):
         text = TABLE.sub(lambda m: _table(book, m[1], made), page.read_text(encoding="utf-8"))
         (stage / "chapters" / page.name).write_text(text, encoding="utf-8")

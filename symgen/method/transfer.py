@@ -220,30 +220,38 @@ def lift(
 
 
 def power_table(
-    cases: Mapping[Any, tuple], groups: Mapping[str, Iterable[int] | None] = ORDER_GROUPS
+    cases: Mapping[Any, tuple],
+    groups: Mapping[str, Iterable[int] | None] = ORDER_GROUPS,
+    names: Sequence[str] = ("setting",),
 ) -> pd.DataFrame:
     """Return H of groups of orders in several settings, each with its chance level.
 
     Args:
         cases: setting to target, baselines, and perhaps further arguments of `transfer` by name.
         groups: name to orders.
+        names: of the parts of a setting, where settings are tuples.
 
     Returns:
-        Columns setting, orders, power, low95, high95, chance, samples (that have such
-        interactions), of (how many); averages over samples.
+        Columns as in `names`, orders, power, low95, high95, chance, samples (that have such
+        interactions), of (how many), salient (how many such interactions a sample has in the
+        target); averages over samples.
     """
     rows = []
     for setting, (target, baselines, *options) in cases.items():
         options = options[0] if options else {}
         saliency = {k: v for k, v in options.items() if k in ("tau", "relative_to")}
         g = transfer(target, baselines, **options)
+        marked = torch.stack(target.salient(**saliency), -2).sum(-2).double()
         for name, orders in groups.items():
             power = generalization_power(target, g, orders, **saliency)
             chance = interval(chance_level(target, baselines, orders, **options)).mean
             have = int((~power.isnan()).sum())
-            rows.append((setting, name, *interval(power, share=True), chance, have, len(power)))
-    names = ["setting", "orders", "power", "low95", "high95", "chance", "samples", "of"]
-    return pd.DataFrame(rows, columns=names)
+            own = marked[..., [orders is None or int(m) in tuple(orders) for m in target.order]]
+            of = setting if len(names) > 1 else (setting,)
+            counts = have, len(power), float(own.sum(-1).mean())
+            rows.append((*of, name, *interval(power, share=True), chance, *counts))
+    columns = ["orders", "power", "low95", "high95", "chance", "samples", "of", "salient"]
+    return pd.DataFrame(rows, columns=[*names, *columns])
 
 
 def interaction_count(inter: Interactions, mass: float = 0.8) -> Float[Tensor, "*batch"]:

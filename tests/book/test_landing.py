@@ -3,7 +3,7 @@
 import nbformat
 import pandas as pd
 
-from symgen.book.landing import HELD, held, hero
+from symgen.book.landing import ANSWERS, HELD, answer, held, hero
 
 COLUMNS = [
     "chapter",
@@ -57,3 +57,31 @@ def test_the_figure_is_the_one_of_the_cases():
         data = {"image/svg+xml": svg, "text/plain": "a figure"}
         cell.outputs = [nbformat.v4.new_output("display_data", data)]
     assert hero(page) == "<svg>cases</svg>"
+
+
+def test_the_answer_sorts_each_claim_once_by_its_largest_preset():
+    texts = {"a": "A <b>", "b": "B", "c": "C", "d": "D", "e": "E"}
+    found = [
+        ("a", "quick", "x", "absent"), ("a", "cpu", "x", "shown"), ("a", "cpu", "y", "shown"),
+        ("b", "quick", "x", "shown"), ("b", "quick", "y", "undecided"),
+        ("c", "quick", "x", "opposite"), ("c", "quick", "y", "undecided"),
+        ("d", "cpu", "x", "undecided"), ("d", "cpu", "y", "not tested"),
+        ("e", None, None, "not tested"),
+    ]  # fmt: skip
+    table = pd.DataFrame(found, columns=["claim", "preset", "setting", "verdict"])
+    table["place"] = table["claim"].map(lambda c: "control of ours" if c == "b" else "Fig. 2")
+    table = table.assign(statement=table["claim"].map(texts), chapter="02")
+    page, rows = answer(table)
+    everywhere, some, no, unknown = ANSWERS
+    assert rows["answer"].tolist() == [everywhere, some, no, unknown, unknown]
+    assert rows["control"].tolist() == [False, True, False, False, False]
+    assert rows["shown"].tolist() == [2, 1, 0, 0, 0]
+    assert rows["settings"].tolist() == [2, 2, 2, 1, 0]
+    assert rows["preset"].tolist()[:4] == ["cpu", "quick", "quick", "cpu"]
+    text = page._repr_html_()
+    assert "A &lt;b&gt;</a> <small>(2 of 2, cpu)" in text and text.count("not tested") == 1
+    lines = text.split("<tr>")
+    assert "B</a> <small>(1 of 2, quick)" in lines[3].split("<td>")[2]  # the column of controls
+    # One contrast more of a setting is no setting more.
+    again = pd.concat([table, table[table["claim"] == "a"]])
+    assert answer(again)[1].equals(rows)

@@ -77,14 +77,22 @@ def test_the_example_of_the_readme_runs():
 
 
 def test_markers_in_pages_become_tables():
-    text = site._table(ROOT, "paper/reported.csv Appendix K", [])
+    text = site._table(ROOT, "paper/reported.csv Appendix K", {})
     assert "VGG-11 on CIFAR-10 | 28 | percent" in text
-    costs = site._table(ROOT, "costs", [])
+    costs = site._table(ROOT, "costs", {"costs": lambda: site._costs(ROOT, [])})
     for name in presets.chapter_names(ROOT):
         assert f"| [{name}]({name}) | quick |" in costs
+
+
+def test_no_marker_is_left_in_a_page_and_each_gave_something(built):
+    markers = set()
     for page in (ROOT / "chapters").glob("*.md"):
-        for marker in re.findall(r"<!-- table: (.+?) -->", page.read_text()):
-            assert site._table(ROOT, marker, []).startswith("|"), marker
+        markers |= (found := set(re.findall(r"<!-- table: (.+?) -->", page.read_text())))
+        made = (built / "_sources" / "chapters" / page.name).read_text()
+        assert "<!-- table:" not in made
+        assert made.count("\n| --- |") >= len(found - {"hero"}), page.name
+    assert {"hero", "held", "costs"} <= markers
+    assert (built / "_images" / "hero.svg").stat().st_size > 10_000
 
 
 def test_nothing_is_built_again_until_something_changes(book, built, capsys):
