@@ -21,6 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 PACKAGE = Path(__file__).parent
+#: The book that comes with the package: inside it where it was installed, around it in a clone.
+BOOK = PACKAGE / "shipped" if (PACKAGE / "shipped").is_dir() else PACKAGE.parent
 Anything = TypeVar("Anything")
 
 

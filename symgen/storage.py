@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from symgen.fingerprints import PACKAGE, fingerprint, not_a_result
+from symgen.fingerprints import BOOK, fingerprint, not_a_result
 
 
 class DamagedFileWarning(UserWarning):
@@ -43,7 +43,7 @@ def atomic(path: str | os.PathLike) -> Iterator[Path]:
 RESULT = re.compile(r"[0-9a-f]{16}(\.safetensors|\.json)?")
 PART = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.part")
 #: Results that come with the book, by kind.
-KEPT = PACKAGE.parent / "data" / "kept"
+KEPT = BOOK / "data" / "kept"
 #: What marks a folder of stored results: backups pass it over, and it may be emptied.
 TAG = "CACHEDIR.TAG"
 TAGGED = "Signature: 8a477f597d28d172789f06886806bc55\n# Results that symgen can compute again.\n"

@@ -1,7 +1,8 @@
-"""The command line: `symgen run`, `html`, `verify`, `sweep` and `cache`."""
+"""The command line: `symgen new`, `student`, `run`, `html`, `verify`, `sweep` and `cache`."""
 
 import contextlib
 import os
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -11,8 +12,11 @@ from typing import Any
 import click
 
 # What takes long to import is imported where it is used: a slip is answered at once.
+from symgen import __version__
 from symgen.book import editions, presets, runs
+from symgen.book.layout import book_above, lay_out
 from symgen.book.presets import BookError
+from symgen.fingerprints import BOOK
 
 CTRL_C = signal.default_int_handler
 # Those that came: what they raise in the middle of a library may be taken for an error of its own.
@@ -59,9 +63,45 @@ def _doing(what: str) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def _only_new() -> Iterator[None]:
+    """Refuse, as any request that cannot be carried out, to write over something."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise BookError(str(error)) from None
+
+
 @click.group(cls=_Commands)
+@click.version_option(__version__, prog_name="symgen")
 def app() -> None:
     """Run the chapters, build the site, check stored outputs."""
+
+
+@app.command()
+@click.argument("folder", type=Path)
+def new(folder: Path) -> None:
+    """Lay out the book in FOLDER, to change it and to run it there."""
+    book = presets.book_folder()
+    with _doing(f"laying out the book in {folder}"), _only_new():
+        lay_out(book, folder)
+    names = presets.chapter_names(folder)
+    click.echo(f"{folder} holds the book's {len(names)} chapters; now:")
+    click.echo(f"  cd {folder}\n  symgen run {names[0]}\n  symgen html")
+
+
+@app.command()
+@click.argument("folder", type=Path)
+@click.option("--preset", default="quick", help="Whose parameters the notebooks have.")
+@click.option("--instructor", is_flag=True, help="With the solutions, open below the exercises.")
+def student(folder: Path, preset: str, instructor: bool) -> None:
+    """Write the notebooks of a course into FOLDER, without outputs and solutions."""
+    from symgen.book.course import write_course
+
+    book = presets.book_folder()
+    with _doing(f"writing the course into {folder}"), _only_new():
+        count = write_course(book, folder, preset, instructor)
+    click.echo(f"{folder} holds {count} notebooks and a README.md that says how to start.")
 
 
 @app.command()
@@ -74,8 +114,15 @@ def app() -> None:
 @click.option("--out", type=Path, help="Where executed copies go.")
 @click.option("--force", is_flag=True, help="Run even what is unchanged.")
 @click.option("--store", is_flag=True, help="Keep the outputs in the project, for its authors.")
+@click.option("--open", "show", is_flag=True, help="Build the site and open the chapter's page.")
 def run(
-    chapters: tuple, preset: str, given: tuple, out: Path | None, force: bool, store: bool
+    chapters: tuple,
+    preset: str,
+    given: tuple,
+    out: Path | None,
+    force: bool,
+    store: bool,
+    show: bool,
 ) -> None:
     """Execute CHAPTERS (names, or 'all').
 
@@ -85,9 +132,14 @@ def run(
     names = presets.choose_chapters(book, chapters)
     if store and given:
         raise BookError("--store keeps a preset as it is: leave out -p, or leave out --store")
+    if store and not book_above(Path.cwd()):
+        raise BookError(
+            "--store keeps outputs in a book, and there is none here or above: change into one, "
+            "or lay one out with `symgen new FOLDER`"
+        )
     for name in names:  # all of it is checked before the first hour is spent
         presets.resolve(book, name, preset, given)
-    out = out or runs.run_folder(book, preset, given)
+    out = out or runs.run_folder(presets.workplace(), preset, given)
     own = [book / name for name in ("chapters", "data", "symgen", "tests", "_static")]
     if out.resolve() == book.resolve() or any(out.resolve().is_relative_to(x) for x in own):
         raise BookError(
@@ -102,8 +154,9 @@ def run(
     for number, name in enumerate(names, 1):
         click.echo(f"[{number}/{len(names)}] {name} (preset {preset})")
         with _doing(f"running {name} (preset {preset}) into {out}"):
-            # A quick edition measures all it shows, on every machine.
-            keep = store and preset != "quick"
+            # A quick edition measures all it shows, on every machine; what others took hours for
+            # is kept beside the package that looks for it there.
+            keep = store and preset != "quick" and book == BOOK
             outcome = runs.execute(book, name, preset, given, out, force, keep)
         click.echo(f"  {outcome.told}", err=outcome.status == "failed")
         if outcome.status == "failed":
@@ -117,7 +170,22 @@ def run(
                 click.echo(f"  not stored: {error}", err=True)
     if failed:
         click.echo(f"symgen: {len(failed)} of {len(names)} failed: {', '.join(failed)}", err=True)
+    elif not show:
+        click.echo(f"To see it as a page: symgen html --from {shlex.quote(os.path.relpath(out))}")
+        click.echo(f"To go on from it: jupyter-lab {shlex.quote(os.path.relpath(outcome.path))}")
+    if show:
+        with _doing("building the site"):
+            page = _site(book, None, out).with_name(f"{names[0]}.html").resolve().as_uri()
+        click.echo(page)
+        click.launch(page)
+    if failed:
         raise SystemExit(1)
+
+
+def _site(book: Path, edition: str | None, folder: Path | None) -> Path:
+    from symgen.book import site
+
+    return site.build(book, edition, folder, presets.workplace())
 
 
 @app.command()
@@ -127,9 +195,7 @@ def html(edition: str | None, folder: Path | None) -> None:
     """Build the site from outputs that are there already, and print its address."""
     book = presets.book_folder()
     with _doing("building the site"):
-        from symgen.book import site
-
-        click.echo(site.build(book, edition, folder).resolve().as_uri())
+        click.echo(_site(book, edition, folder).resolve().as_uri())
 
 
 @app.command()
@@ -162,7 +228,7 @@ def sweep(grid: Path, scheduler: str | None, out: Path | None, workers: int) -> 
 
     book = presets.book_folder()
     plan = sweeps.read_plan(book, grid)
-    out = out or book / "_build" / "sweeps" / grid.stem
+    out = out or presets.workplace() / "_build" / "sweeps" / grid.stem
     runs.make_folder(out)
     about = f"{' '.join(plan.chapters)}, {len(plan.combinations)} runs"
     click.echo(f"{about} (preset {plan.preset}) into {out}")

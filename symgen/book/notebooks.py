@@ -13,7 +13,7 @@ from typing import Any
 
 import nbformat
 
-from symgen.fingerprints import code_fingerprint, fingerprint, versions
+from symgen.fingerprints import PACKAGE, code_fingerprint, fingerprint, versions
 
 SCHEMA = 1  # of the `symgen` entry in a notebook's metadata
 IDENTITY = ("schema", "preset", "parameters", "sources", "code", "versions")
@@ -21,6 +21,7 @@ WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 # What reading a notebook raises where there is none, or none whole.
 UNREADABLE = (OSError, ValueError, AttributeError, nbformat.ValidationError)
+INSTALL = "install"  # the tag of the cell that installs symgen where it is missing
 BASE64 = ("image/", "application/pdf", "buffers")
 
 
@@ -46,12 +47,13 @@ def chapter_code(notebook: nbformat.NotebookNode) -> str:
 
 
 def own_code(notebook: nbformat.NotebookNode) -> list:
-    """Return the code cells that the author wrote, without the parameters injected by a run."""
-    return [
-        cell
-        for cell in notebook.cells
-        if cell.cell_type == "code" and not has_tag(cell, "injected-parameters")
-    ]
+    """Return the code cells that the author wrote.
+
+    Without the parameters injected by a run, and without what every chapter starts with, which
+    installs symgen where it is missing.
+    """
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [c for c in code if not (has_tag(c, "injected-parameters") or has_tag(c, INSTALL))]
 
 
 def identity(notebook: nbformat.NotebookNode, preset: str, parameters: Mapping) -> dict:
@@ -185,7 +187,8 @@ def scrub(notebook: nbformat.NotebookNode, book: Path, name: str) -> nbformat.No
             cell.metadata.pop(key, None)
         for output in cell.get("outputs", []):
             output.get("metadata", {}).pop("papermill", None)
-    folders = {str(book): ".", str(book.resolve()): ".", str(cache_folder()): "cache"}
+    folders = {str(f): "." for f in (book, book.resolve(), PACKAGE.parent)}
+    folders |= {str(cache_folder()): "cache"}
     folders |= {os.path.expanduser("~"): "~", tempfile.gettempdir(): "tmp"}
     if data := os.environ.get("SYMGEN_DATA"):
         folders |= {data: "data", os.path.abspath(data): "data"}

@@ -11,9 +11,10 @@ from typing import Any
 import nbformat
 import yaml
 
+from symgen.book.layout import book_above
 from symgen.book.notebooks import UNREADABLE, has_tag
 from symgen.book.parameters import check_parameters
-from symgen.fingerprints import PACKAGE
+from symgen.fingerprints import BOOK
 from symgen.literal import nearest
 
 
@@ -29,15 +30,19 @@ def unknown(kind: str, given: Any, known: Iterable[str]) -> BookError:
 
 
 def book_folder() -> Path:
-    """Return the book's folder: the working folder or one above it, else the one symgen lies in."""
+    """Return the book's folder: the working folder or one above it, else that which symgen has."""
     here = Path.cwd()
-    for folder in (here, *here.parents, PACKAGE.parent):
-        if (folder / "_toc.yml").is_file() and (folder / "chapters").is_dir():
-            return folder
+    if (book := book_above(here)) or (book := book_above(BOOK)) == BOOK:
+        return book
     raise BookError(
         f"no book found in {here} or above it: a book has a _toc.yml and a folder chapters/; "
-        "change into a clone of the project and try again"
+        "change into one, such as a clone of the project, and try again"
     )
+
+
+def workplace() -> Path:
+    """Return the folder under which runs and sites are kept: the book at hand, or where we are."""
+    return book_above(Path.cwd()) or Path.cwd()
 
 
 def chapter_names(book: Path) -> list[str]:

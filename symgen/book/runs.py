@@ -26,11 +26,11 @@ class Outcome(NamedTuple):
     told: str
 
 
-def run_folder(book: Path, preset: str, given: Mapping[str, Any]) -> Path:
+def run_folder(workplace: Path, preset: str, given: Mapping[str, Any]) -> Path:
     """Return where a run is kept: one folder a preset, and one for each changed preset."""
     if given:
         preset = f"{preset}-{fingerprint(dict(given))[:8]}"
-    return book / "_build" / "runs" / preset
+    return workplace / "_build" / "runs" / preset
 
 
 def make_folder(folder: Path) -> None:

@@ -20,6 +20,7 @@ import yaml
 from symgen.book import notebooks
 from symgen.book.editions import edition_folder, edition_names, problems
 from symgen.book.landing import held, hero
+from symgen.book.launch import theme_options
 from symgen.book.presets import BookError, chapter_names, read_chapter, read_yaml, unknown
 from symgen.book.processes import ended_with_us
 from symgen.book.scripts import fetch_scripts
@@ -29,7 +30,12 @@ from symgen.literal import plain
 from symgen.storage import atomic, sha256
 
 
-def build(book: Path, edition: str | None = None, folder: Path | None = None) -> Path:
+def build(
+    book: Path,
+    edition: str | None = None,
+    folder: Path | None = None,
+    workplace: Path | None = None,
+) -> Path:
     """Build the site into ``_build/html`` and return its first page.
 
     Each chapter is taken from `folder` if it is there, else from the edition, else from
@@ -40,6 +46,7 @@ def build(book: Path, edition: str | None = None, folder: Path | None = None) ->
         book: the book's folder.
         edition: "quick", or one under data/editions/.
         folder: with executed chapters, as `symgen run` leaves them.
+        workplace: where ``_build`` is to be, the book's folder by default.
 
     Raises:
         BookError: for an unknown edition, or when the builder finds any fault in a page.
@@ -50,29 +57,30 @@ def build(book: Path, edition: str | None = None, folder: Path | None = None) ->
     if folder is not None and not folder.is_dir():
         raise BookError(f"no folder {folder}: run the chapters first, with `symgen run all`")
     sources = [f for f in (folder, edition and edition_folder(book, edition)) if f]
-    (book / "_build").mkdir(exist_ok=True)
-    lock = filelock.FileLock(book / "_build" / ".site.lock")
+    built = (workplace or book) / "_build"
+    built.mkdir(exist_ok=True)
+    lock = filelock.FileLock(built / ".site.lock")
     try:
         held = lock.acquire(blocking=False)
     except filelock.Timeout:
         print("Waiting for another build of this site ...", flush=True)
         held = lock.acquire()
     with held:
-        return _build(book, sources)
+        return _build(book, sources, built)
 
 
-def _build(book: Path, sources: list[Path]) -> Path:
-    for leftover in (book / "_build").glob("site-*"):  # of this build, or of one that was killed
+def _build(book: Path, sources: list[Path], built: Path) -> Path:
+    for leftover in built.glob("site-*"):  # of this build, or of one that was killed
         shutil.rmtree(leftover, ignore_errors=True)
-    stage, site = book / "_build" / "site-src", book / "_build" / "html"
-    _stage(book, stage, sources)
+    stage, site = built / "site-src", built / "html"
+    _stage(book, stage, sources, built / "vendor")
     first = site / f"{read_yaml(book / '_toc.yml')['root']}.html"
     stamp = site / STAMP
     with contextlib.suppress(FileNotFoundError):
         if stamp.read_text(encoding="utf-8") == _state(stage, site) and first.is_file():
             print("The site is up to date.")
             return first
-    with tempfile.TemporaryDirectory(dir=book / "_build", prefix="site-") as workplace:
+    with tempfile.TemporaryDirectory(dir=built, prefix="site-") as workplace:
         _sphinx(stage, Path(workplace))
         shutil.rmtree(site, ignore_errors=True)
         os.replace(Path(workplace) / "_build" / "html", site)
@@ -81,7 +89,7 @@ def _build(book: Path, sources: list[Path]) -> Path:
     return first
 
 
-def _stage(book: Path, stage: Path, sources: list[Path]) -> None:
+def _stage(book: Path, stage: Path, sources: list[Path], scripts: Path) -> None:
     """Lay out everything the site is made of in one folder."""
     (stage / "chapters").mkdir(parents=True)
     shutil.copytree(book / "_static", stage / "_static")
@@ -100,7 +108,8 @@ def _stage(book: Path, stage: Path, sources: list[Path]) -> None:
         (stage / "chapters" / page.name).write_text(text, encoding="utf-8")
     config = read_yaml(book / "_config.yml")
     options = config.setdefault("sphinx", {}).setdefault("config", {})
-    if vendor := fetch_scripts(book / "_build" / "vendor"):
+    options.setdefault("html_theme_options", {}).update(theme_options(book))
+    if vendor := fetch_scripts(scripts):
         options["html_extra_path"] = [str(vendor)]
         # Both are relative to _static, whose own scripts the theme would load on every page.
         options["mathjax_path"] = "../vendor/mathjax/tex-mml-chtml.js"

@@ -8,11 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from symgen.fingerprints import PACKAGE
+from symgen.book.layout import book_above
+from symgen.fingerprints import BOOK
 from symgen.method.claims.judgement import VERDICTS, Contrast, Judgement
 from symgen.method.statistics import Interval
 
-DATA = PACKAGE.parent / "data"
+#: Of the book that comes with the package.
+DATA = BOOK / "data"
 # No more repetitions than that are worth a number.
 MANY = 10_000
 SIGNS = dict(zip(VERDICTS, ("+", "\u2212", "0", "?", "\u00b7"), strict=True))
@@ -32,7 +34,11 @@ def read_results(table: str, folder: Path | None = None, preset: str = "quick") 
         names them.
     """
     failed = sorted(p.name.split(".")[0] for p in folder.glob("*.failed.ipynb")) if folder else []
-    folders = {path.parent.name: path for path in (DATA / "editions").glob("*/tables")}
+    here = book_above(Path.cwd())
+    # Who laid out a book of their own keeps results in that one.
+    own = here is not None and here != BOOK and (here / "data" / "editions").is_dir()
+    editions = (here / "data" if own else DATA) / "editions"
+    folders = {path.parent.name: path for path in editions.glob("*/tables")}
     if folder is not None:
         folders[preset] = folder / "tables"
     parts = []
@@ -56,7 +62,7 @@ def reported(table: str = "claims") -> pd.DataFrame:
         table: "claims", what it finds in words; or "reported", the numbers it gives.
 
     Raises:
-        FileNotFoundError: for another name, or outside a clone of the project.
+        FileNotFoundError: for another name, or where the package came without the book.
     """
     return pd.read_csv(_file("paper", f"{table}.csv"))
 
@@ -71,8 +77,8 @@ def _file(folder: str, name: str) -> Path:
     if not path.is_file():
         known = ", ".join(p.name for p in sorted((DATA / folder).glob("*"))) or "nothing"
         raise FileNotFoundError(
-            f"no {name} in data/{folder}, which holds {known}; the tables come with a clone of "
-            "the project, not with the package alone"
+            f"no {name} in data/{folder}, which holds {known}; the tables come with the book: "
+            "install symgen from its wheel or from a clone of the project"
         )
     return path
 

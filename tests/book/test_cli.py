@@ -136,11 +136,11 @@ def test_a_refusal_says_what_was_given_what_is_known_and_what_to_do(book, argume
 def test_outside_a_book_the_projects_own_is_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert (presets.book_folder() / "symgen").is_dir()
-    monkeypatch.setattr(presets, "PACKAGE", tmp_path / "site-packages" / "symgen")
+    monkeypatch.setattr(presets, "BOOK", tmp_path / "site-packages" / "symgen" / "shipped")
     result = symgen("run", "all")
     assert result.exit_code == 2
     assert "no book found in" in result.stderr
-    assert "change into a clone" in result.stderr
+    assert "such as a clone of the project" in result.stderr
 
 
 def test_parameters_are_read_as_yaml():
@@ -383,6 +383,51 @@ def test_make_book_builds_the_site_though_chapters_fail(tmp_path, status, builds
     lines = ["run all --preset quick", "html --from _build/runs/quick"]
     assert done.stdout.splitlines() == lines[: 1 + builds]
     assert bool(done.returncode) == bool(status)
+
+
+def test_make_lab_opens_the_chapters_with_the_environments_own_program(tmp_path):
+    shutil.copyfile(ROOT / "Makefile", tmp_path / "Makefile")
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    program = tmp_path / ".venv/bin/jupyter-lab"
+    program.parent.mkdir(parents=True)
+    (tmp_path / "chapters").mkdir()
+    program.write_text("#!/bin/sh\npwd\n")
+    program.chmod(0o755)
+    (tmp_path / ".venv/ready").touch()
+    done = subprocess.run(["make", "-s", "lab"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.strip() == str(tmp_path / "chapters"), done.stderr
+
+
+def test_a_run_ends_with_where_its_page_is_and_opens_it(book, monkeypatch):
+    from symgen.book import site
+
+    opened, built = [], []
+    monkeypatch.setattr(cli.click, "launch", opened.append)
+
+    def build(book, edition, folder, workplace):
+        built.append((edition, folder, workplace))
+        return workplace / "_build" / "html" / "chapters" / "index.html"
+
+    def execute(book, name, preset, given, out, *_):
+        return runs.Outcome("failed" if given else "done", out / f"{name}.ipynb", "told")
+
+    monkeypatch.setattr(site, "build", build)
+    monkeypatch.setattr(runs, "execute", execute)
+    ran = symgen("run", "a_first")
+    assert ran.stdout.splitlines()[-2:] == [
+        "To see it as a page: symgen html --from _build/runs/quick",
+        "To go on from it: jupyter-lab _build/runs/quick/a_first.ipynb",
+    ]
+    assert not built
+    page = (book / "_build/html/chapters/a_first.html").as_uri()
+    ran = symgen("run", "a_first", "--open")
+    assert (ran.exit_code, ran.stdout.splitlines()[-1]) == (0, page)
+    assert built == [(None, book / "_build/runs/quick", book)]
+    assert opened == [page]
+    # A page says that its chapter failed.
+    ran = symgen("run", "a_first", "--open", "-p", "fail", "true")
+    assert (ran.exit_code, opened, len(built)) == (1, [page, page], 2)
 
 
 BREAKS = {

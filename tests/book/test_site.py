@@ -15,7 +15,7 @@ import yaml
 from conftest import ROOT, small_chapter
 
 import symgen
-from symgen.book import notebooks, presets, site
+from symgen.book import layout, notebooks, presets, site
 from symgen.book.chapter import Provenance
 from symgen.book.notebooks import WIDGET_STATE, WIDGET_VIEW
 from symgen.book.scripts import fetch_scripts
@@ -38,10 +38,9 @@ PAGES = [CONTENTS["root"], *(c["file"] for part in CONTENTS["parts"] for c in pa
 
 @pytest.fixture(scope="session")
 def book(tmp_path_factory) -> Path:
-    """A copy of the book's sources, which shares the fetched scripts."""
+    """The book laid out in a new folder, which shares the fetched scripts."""
     folder = tmp_path_factory.mktemp("site") / "book"
-    skip = shutil.ignore_patterns(".*", "_build", "__pycache__", "*.egg-info")
-    shutil.copytree(ROOT, folder, ignore=skip)
+    layout.lay_out(ROOT, folder)
     (folder / "_build").mkdir()
     if fetch_scripts(ROOT / "_build" / "vendor"):
         (folder / "_build" / "vendor").symlink_to(ROOT / "_build" / "vendor")

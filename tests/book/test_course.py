@@ -1,0 +1,189 @@
+"""The notebooks of a course: nothing solved for students, everything there to solve."""
+
+import copy
+import re
+
+import nbclient
+import nbformat
+import pytest
+import yaml
+from click.testing import CliRunner
+from conftest import ROOT, small_chapter
+
+from symgen.book import cli, course, notebooks, presets
+from symgen.book.presets import BookError
+
+SOLUTION = re.compile(r"^(`{3,})\{solution\}.*\n(?::.*\n)*((?:.*\n)*?)\1$", re.M)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """The course of the book, for students and for instructors."""
+    folder = tmp_path_factory.mktemp("course")
+    for name in ("student", "instructor"):
+        course.write_course(ROOT, folder / name, instructor=name == "instructor")
+    return folder
+
+
+def prose(notebook):
+    return "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
+
+
+@pytest.mark.parametrize("name", presets.chapter_names(ROOT))
+def test_students_get_every_cell_and_stub_and_no_solution(written, name):
+    source = presets.read_chapter(ROOT, name)
+    given, full = (
+        nbformat.read(written / who / f"{name}.ipynb", as_version=4)
+        for who in ("student", "instructor")
+    )
+    solutions = [body for _, body in SOLUTION.findall(prose(source))]
+    assert solutions and prose(full).count("\n#### Solution\n") == len(solutions)
+    code = "\n".join(c.source for c in source.cells if c.cell_type == "code")
+    told = re.sub(r"\s", "", "".join(c.source for c in given.cells))
+    whole = re.sub(r"\s", "", prose(full))
+    for line in "\n".join(solutions).splitlines():
+        plain = re.sub(r"\s", "", re.sub(r"\[(.*?)\]\(.*?\)|\{cite.*?`.*?`", "", line))
+        if len(plain) > 30 and line.strip() not in code:
+            assert plain not in told, line
+            assert plain in whole or "](" in line or "{cite" in line, line
+    assert "olution" not in prose(given) or not re.search(r"#+ Solution", prose(given))
+    assert prose(given).count("### Exercise ") == prose(source).count("{exercise}")
+    for one in (given, full):
+        nbformat.validate(one)
+        assert [c.source for c in notebooks.own_code(one)] == [
+            c.source for c in notebooks.own_code(source)
+        ]
+        assert not re.search(r"\{[\w:-]+\}`|^[`:]{3,}\{", prose(one), re.M)
+        assert {*one.metadata} == {"kernelspec", "language_info"}
+        for cell in one.cells:
+            assert not cell.get("outputs") and cell.get("execution_count") is None
+        pages = re.findall(r"\]\((\w+)\.ipynb\)", prose(one))
+        assert {*pages} <= {*presets.chapter_names(ROOT)}
+
+
+def test_a_course_starts_with_a_paragraph_that_says_how(written):
+    for who in ("student", "instructor"):
+        text = (written / who / "README.md").read_text()
+        assert len(text.strip().split("\n\n")) == 2
+        assert "jupyter-lab" in text and "`00_planted_logic.ipynb`" in text
+        assert ("instructor" in text) == (who == "instructor")
+        names = {p.stem for p in (written / who).glob("*.ipynb")}
+        assert names == {*presets.chapter_names(ROOT)}
+
+
+def test_a_notebook_of_the_course_runs(written, tmp_path):
+    notebook = nbformat.read(written / "student" / "00_planted_logic.ipynb", as_version=4)
+    done = nbclient.NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    ).execute()
+    printed = [o.text for c in done.cells for o in c.get("outputs", []) if "text" in o]
+    assert printed == ["not yet\n"]
+    assert not any(tmp_path.iterdir())
+
+
+TEXT = """\
+## Exercises
+
+See [the other](b_second), [a page](index), {cite:t}`one2020, two2021`; v[0](x) {cite:p}`one2020`.
+
+:::{exercise} Its title
+:label: first
+Do it.
+:::
+
+````{solution} first
+:class: dropdown
+It is done so:
+```python
+secret = 1
+```
+````
+
+```{hint}
+:class: dropdown
+Think.
+```
+
+```{dropdown} Answers to all
+the secret
+```
+
+```{note}
+A note.
+```
+"""
+REFERENCES = """
+@article{one2020, author={Ada Able and Bo Best}, title={T}, year={2020}}
+@article{two2021, author={{A Group}}, title={T}, year={2021}}
+"""
+
+
+@pytest.fixture
+def taught(book):
+    chapter = small_chapter("a_first", whole=False)
+    chapter.cells.insert(3, nbformat.v4.new_markdown_cell(TEXT))
+    chapter.cells[2].metadata["tags"] = ["hide-input"]
+    chapter.cells[-1].outputs = [nbformat.v4.new_output("stream", text="the secret")]
+    nbformat.write(chapter, book / "chapters" / "a_first.ipynb")
+    (book / "_config.yml").write_text("title: A book\n")
+    (book / "references.bib").write_text(REFERENCES)
+    return chapter
+
+
+def test_directives_links_and_roles_become_plain_markdown(book, taught):
+    given = course.course_notebook(book, "a_first", "quick", instructor=False)
+    assert given.cells[4].source == (
+        "## Exercises\n\nSee [the other](b_second.ipynb), [a page](index), Able et al. (2020), "
+        "A Group (2021); v[0](x) (Able et al., 2020).\n\n### Exercise 1\n\nDo it.\n\n"
+        "<details><summary>Hint</summary>\n\nThink.\n\n</details>\n\n**Note.** A note."
+    ).replace("[a page](index)", "a page")
+    assert "secret" not in nbformat.writes(given)
+    full = course.course_notebook(book, "a_first", "quick", instructor=True)
+    assert "#### Solution\n\nIt is done so:\n```python\nsecret = 1\n```" in full.cells[4].source
+    hidden = [
+        c.cell_type for c in given.cells if c.metadata.get("jupyter") == {"source_hidden": True}
+    ]
+    assert hidden == ["code"] * 2  # the cell that installs symgen, and the one hidden on the site
+    assert given.cells[3].metadata.jupyter.source_hidden
+
+
+def test_the_parameters_are_those_of_the_preset(book, taught):
+    given = course.course_notebook(book, "a_first", "cpu", instructor=False)
+    cell = next(c for c in given.cells if notebooks.has_tag(c, "parameters"))
+    lines = [x for x in cell.source.splitlines() if x.startswith(("preset", "n "))]
+    assert lines == [
+        "preset = 'cpu'  # quick, cpu, gpu or paper",
+        "n = 5  # number of input variables",
+    ]
+    assert presets.defaults(given) == {**presets.defaults(taught), "preset": "cpu", "n": 5}
+    assert course.with_values('a = "ä"; b = (1,\n  2)  # ß', {"b": 3}) == 'a = "ä"; b = 3  # ß'
+
+
+SLIPS = ["```{solution-start} first\n```\n", "### My solution\n\nsecret", "```{solution} a\nsecret"]
+
+
+@pytest.mark.parametrize("text", SLIPS)
+def test_a_solution_that_cannot_be_left_out_is_handed_to_nobody(book, taught, text, tmp_path):
+    chapter = copy.deepcopy(taught)
+    chapter.cells.append(nbformat.v4.new_markdown_cell(text, id="last"))
+    nbformat.write(chapter, book / "chapters" / "a_first.ipynb")
+    with pytest.raises(BookError, match=r"a_first, cell last: a solution .*\{solution\} LABEL"):
+        course.write_course(book, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_command_writes_into_a_new_folder_alone(book, taught, tmp_path):
+    def student(*arguments):
+        return CliRunner().invoke(cli.app, ["student", *map(str, arguments)])
+
+    done = student(tmp_path / "new", "--instructor")
+    assert (done.exit_code, done.stdout.split(" holds ")[1][:11]) == (0, "1 notebooks")
+    assert "secret" in (tmp_path / "new" / "a_first.ipynb").read_text()
+    again = student(tmp_path / "new")
+    assert again.exit_code == 2 and "is not empty" in again.stderr
+    wrong = student(tmp_path / "other", "--preset", "cpuu")
+    assert wrong.exit_code == 2 and "unknown preset 'cpuu'" in wrong.stderr
+    assert (
+        yaml.safe_load((book / "_config.yml").read_text())["title"]
+        in (tmp_path / "new" / "README.md").read_text()
+    )
