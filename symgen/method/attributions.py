@@ -163,35 +163,6 @@ def lime(
     return slopes.reshape(*v.shape[:-1], n).to(v)
 
 
-def surrogate(
-    values: Float[Tensor, "*batch variable"] | Float[Tensor, "*batch variable variable"],
-    bias: Float[Tensor, "*batch"],
-) -> Interactions:
-    """Return the model that an explanation amounts to: its values added up over what is present.
-
-    Args:
-        values: (..., n) of variables; or (..., n, n), pairs off the diagonal, as of `faith_shap`.
-        bias: (...) the output with everything masked.
-
-    Returns:
-        ANDs of one variable, and of two where there are pairs. With values of an explanation that
-        keeps the sum, these are interactions with the same Shapley values as the network's.
-
-    Example:
-        >>> surrogate(torch.tensor([1.0, 2.0]), torch.tensor(0.5)).predict().tolist()
-        [0.5, 1.5, 2.5, 3.5]
-    """
-    n, pairs = values.shape[-1], values.ndim > bias.ndim + 1
-    and_ = values.new_zeros(*bias.shape, 2**n)
-    for i in range(n):
-        and_[..., 1 << i] = values[..., i, i] if pairs else values[..., i]
-        for j in range(i if pairs else 0):
-            and_[..., 1 << i | 1 << j] = values[..., i, j]
-    size, full = and_.abs().sum(-1), bias + and_.sum(-1)
-    gap = torch.full_like(size, torch.nan)
-    return Interactions(and_, torch.zeros_like(and_), bias, size, gap, full)
-
-
 def attribution_table(
     methods: Mapping[str, Float[Tensor, " variable"]], names: list | None = None
 ) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symgen.interactions import Interactions
-from symgen.method import attributions
+from symgen.method import attributions, surrogates
 from symgen.split.sparsify import sparsify
 from symgen.transforms import moebius
 
@@ -53,9 +53,7 @@ def test_single_values_are_those_of_their_definitions(seed):
 
     assert torch.allclose(attributions.shapley(inter), by_marginals(v, share))
     assert torch.allclose(attributions.banzhaf(inter), by_marginals(v, lambda s: 0.5 ** (N - 1)))
-    assert torch.allclose(
-        attributions.occlusion(v), by_marginals(v, lambda s: 1.0 * (s == N - 1))
-    )
+    assert torch.allclose(attributions.occlusion(v), by_marginals(v, lambda s: 1.0 * (s == N - 1)))
     assert torch.allclose(attributions.shapley(inter).sum(-1), v[..., -1] - v[..., 0])
 
 
@@ -157,9 +155,46 @@ def test_lime_draws_with_a_seed_and_shrinks_with_a_penalty():
 def test_a_surrogate_has_the_values_it_was_made_of(kind):
     inter, v = drawn(9)
     function = getattr(attributions, kind)
-    twin = attributions.surrogate(function(inter), inter.bias)
+    twin = surrogates.surrogate(function(inter), inter.bias)
     assert torch.allclose(function(twin), function(inter))
     assert torch.allclose(attributions.shapley(twin), attributions.shapley(inter))
     assert torch.allclose(twin.predict()[..., [0, -1]], v[..., [0, -1]])
     assert torch.allclose(twin.full, v[..., -1]) and not torch.allclose(twin.predict(), v)
     assert torch.allclose(moebius(twin.predict())[..., -1], torch.zeros(2).double())
+
+
+def test_what_a_model_explains_is_one_less_what_it_misses():
+    inter, v = drawn(11)
+    found = surrogates.surrogates(v, inter)
+    assert [*found][-2:] == [f"AND-OR, {k} strongest" for k in (N, 10)]
+    for model in found.values():
+        miss = v - model.predict()
+        expected = 1 - (miss - miss.mean(-1, keepdim=True)).square().sum(-1) / (
+            v - v.mean(-1, keepdim=True)
+        ).square().sum(-1)
+        assert torch.allclose(surrogates.share_explained(v, model), expected)
+    # No linear model is nearer to all states than that of the Banzhaf values.
+    nearest = surrogates.share_explained(v, found["Banzhaf"])
+    for linear in ("occlusion", "LIME", "Shapley"):
+        assert bool((nearest >= surrogates.share_explained(v, found[linear])).all())
+    assert torch.allclose(surrogates.share_explained(v, inter), torch.ones(2).double())
+    table = surrogates.surrogate_table(v, inter)
+    assert table.groupby("model")["numbers"].first()[["LIME", "Faith-SHAP"]].tolist() == [N, 10]
+    flat = surrogates.share_explained(torch.ones(2, 2**N).double(), found["LIME"])
+    assert flat.isnan().all()
+
+
+def test_the_strongest_interactions_alone():
+    inter, _ = drawn(13)
+    few = surrogates.strongest(inter, 3)
+    size = inter.effects.abs().flatten(-2)
+    assert (few.effects != 0).sum((-2, -1)).tolist() == [3, 3]
+    assert torch.allclose(few.objective, size.topk(3).values.sum(-1))
+    assert torch.allclose(few.full, few.predict()[..., -1])
+
+
+def test_a_table_of_values_names_the_variables():
+    values = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3.0, 4.0])}
+    table = attributions.attribution_table(values, ["x", "y"])
+    assert table["variable"].tolist() == ["x", "y"] * 2 and table["value"].tolist() == [1, 2, 3, 4]
+    assert attributions.attribution_table(values)["variable"].tolist() == ["0", "1"] * 2
