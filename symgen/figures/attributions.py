@@ -1,5 +1,6 @@
 """Figures of other explanations of the same output: their values, and what they leave out."""
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -58,7 +59,8 @@ def plot_surrogates(v: Tensor, models: Mapping[str, Interactions]) -> tuple[Figu
         ax.plot(ends, ends, color=COLOURS["network"], lw=1)
         ax.plot(part["v"], part["d"], ".", ms=3, color=COLOURS["or"], alpha=0.5, rasterized=True)
         share = float(share_explained(v, model))
-        ax.text(0.03, 0.95, f"{share:.0%} explained", transform=ax.transAxes, va="top")
+        told = "the output never changes" if math.isnan(share) else f"{share:.0%} explained"
+        ax.text(0.03, 0.95, told, transform=ax.transAxes, va="top")
         ax.set(xlabel="network (log odds)", ylabel="model (log odds)")
         parts.append(part.assign(model=name))
     return figure, pd.concat(parts, ignore_index=True)
