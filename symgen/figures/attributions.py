@@ -57,7 +57,7 @@ def plot_surrogates(v: Tensor, models: Mapping[str, Interactions]) -> tuple[Figu
         part = pd.DataFrame({"state": range(len(v)), "v": v.cpu(), "d": model.predict().cpu()})
         ends = [part["v"].min(), part["v"].max()]
         ax.plot(ends, ends, color=COLOURS["network"], lw=1)
-        ax.plot(part["v"], part["d"], ".", ms=3, color=COLOURS["or"], alpha=0.5, rasterized=True)
+        ax.plot(part["v"], part["d"], ".", ms=3, color=COLOURS["or"], alpha=0.5)
         share = float(share_explained(v, model))
         told = "the output never changes" if math.isnan(share) else f"{share:.0%} explained"
         ax.text(0.03, 0.95, told, transform=ax.transAxes, va="top")
