@@ -17,12 +17,14 @@ from symgen.data.texts import pieces_of, split_texts, train_tokenizer
 from symgen.masking.mask_values import mean_embedding, mean_feature, token_embedding
 from symgen.masking.outputs import split_outputs
 from symgen.masking.spans import TextVariables
+from symgen.method import attributions
 from symgen.method.conditions import condition_values, shuffled
 from symgen.method.extraction import explained
 from symgen.method.penalty import Penalty, drawn_states, lost_share
 from symgen.method.removal import Removal, permuted_share, random_share
 from symgen.method.spectra import mean_order, order_thirds, uncancelled
 from symgen.method.study import Study
+from symgen.method.surrogates import share_explained, surrogates
 from symgen.method.trainings import simple_measures
 from symgen.method.witnesses import Witnesses
 from symgen.models.language import LanguageModel, tiny_llama, train_causal_lm
@@ -262,6 +264,18 @@ ASKED = {
     "drawn": lambda a, b: drawn_states(
         lost_share(a, symgen.transfer(a, b))[1][0], 3, torch.Generator().manual_seed(0)
     )[1],
+    "attributions": lambda a, b: torch.stack(
+        [
+            attributions.shapley(a),
+            attributions.banzhaf(a),
+            attributions.occlusion(b.predict()),
+            attributions.lime(b.predict()),
+        ]
+    ),
+    "pairs": lambda a, b: torch.stack([attributions.shapley_taylor(a), attributions.faith_shap(a)]),
+    "surrogates": lambda a, b: torch.stack(
+        [share_explained(a.predict(), x) for x in surrogates(a.predict(), a).values()]
+    ),
     "share of AND": lambda a, b: symgen.Interactions.from_moebius(a.predict(), 0.5).effects,
 }
 

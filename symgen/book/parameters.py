@@ -69,10 +69,12 @@ STUDY = {
     "options", "evaluation_size",
 }  # fmt: skip
 # What the main study of a chapter must hold, and how a chapter divides the data otherwise.
-MAIN = {"01_interaction_extraction": "image", "equally_sparse": "image"}
+MAIN = dict.fromkeys(("01_interaction_extraction", "equally_sparse", "attributions"), "image")
 SPLITS = {"D_cross_validation": "thirds", "E_penalty": "parts:3"}
 # How many baseline networks a chapter takes that does not leave it open, where these are not two.
-BASELINES = {"01_interaction_extraction": 0, "A_sparsity_conditions": 0, "equally_sparse": 0}
+BASELINES = dict.fromkeys(
+    ("01_interaction_extraction", "A_sparsity_conditions", "equally_sparse", "attributions"), 0
+)
 # The name of a parameter and what was expected of it.
 Faults = Iterator[tuple[str, str]]
 

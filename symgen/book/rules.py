@@ -124,6 +124,8 @@ CHAPTERS: dict[str, dict[str, Rule]] = {
     # The ten strongest interactions are looked at, and two variables have five.
     "01_interaction_extraction": {"n": whole(3, 16)},
     "equally_sparse": {"n": whole(3, 16)},
+    # Of fewer than three variables pairs are all there is.
+    "attributions": {"n": whole(3, 16)},
     # Low orders, 1 and 2, are compared with higher ones.
     "02_order_generalization": {"n": whole(4, 16), "baselines": whole(1, 9)},
     "choices": {"n": whole(3, 16), "baselines": whole(1, 9)},

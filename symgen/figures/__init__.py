@@ -4,6 +4,7 @@ Colours mean the same everywhere, stay apart for colour-blind readers, and are b
 hatching or line style, so that a grey print can be read too.
 """
 
+from symgen.figures.attributions import plot_attributions, plot_explained, plot_surrogates
 from symgen.figures.baselines import (
     plot_agreement,
     plot_baseline_gains,

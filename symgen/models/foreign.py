@@ -18,8 +18,8 @@ from symgen.data.texts import MASKED, train_tokenizer
 from symgen.masking.hooks import call, logits_of
 from symgen.models.language import open_language_model
 
-# Pixels a side of the pictures, times of a series, and where in thirds its two signs may stand.
-SIDE, TIMES = 32, 120
+# Pixels a side of the pictures, and times of a series.
+SIDE, TIMES = 24, 120
 
 
 def fit(
@@ -50,7 +50,7 @@ def fit(
     return network.eval()
 
 
-def write_pictures(folder: Path, count: int = 600) -> Path:
+def write_pictures(folder: Path, count: int = 300) -> Path:
     """Write the first of scikit-learn's digits as PNG files, a subfolder for each class.
 
     Args:
@@ -74,28 +74,28 @@ def write_classifier(folder: Path, epochs: int = 3, seed: int = 0) -> Path:
 
     Args:
         folder: to write into.
-        epochs: passes over 2,000 sentences.
+        epochs: passes over 1,200 sentences.
         seed: of the weights.
     """
     transformers = import_transformers()
     rows = planted_sentences("train")
-    texts = rows.take(range(2000))
+    texts = rows.take(range(1200))
     tokenizer = train_tokenizer(texts, special=MASKED)
     config = transformers.BertConfig(
         vocab_size=len(tokenizer), pad_token_id=tokenizer.pad_token_id, num_labels=2,
-        hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128,
+        hidden_size=48, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(seed)
         model = transformers.BertForSequenceClassification(config)
         batches = [
             (
-                dict(tokenizer(texts[i : i + 50], padding=True, return_tensors="pt")),
-                torch.tensor([int(planted_score(text) > 0) for text in texts[i : i + 50]]),
+                dict(tokenizer(texts[i : i + 20], padding=True, return_tensors="pt")),
+                torch.tensor([int(planted_score(text) > 0) for text in texts[i : i + 20]]),
             )
-            for i in range(0, len(texts), 50)
+            for i in range(0, len(texts), 20)
         ]
-        fit(model, batches, epochs)
+        fit(model, batches, epochs, rate=2e-3)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -106,10 +106,10 @@ def write_language_model(folder: Path, epochs: int = 3, seed: int = 0) -> Path:
 
     Args:
         folder: to write into.
-        epochs: passes over 4,000 sentences.
+        epochs: passes over 2,000 sentences.
         seed: of the weights.
     """
-    texts = planted_facts("train").take(range(4000))
+    texts = planted_facts("train").take(range(2000))
     made = open_language_model(
         "tiny-llama", texts, texts[:20], words=200, length=64, tail=2, epochs=epochs,
         learning_rate=4e-3, seed=seed, progress=False,
