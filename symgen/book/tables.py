@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from symgen.book.layout import book_above
-from symgen.fingerprints import BOOK
+from symgen.fingerprints import BOOK, not_a_result
 from symgen.method.claims.judgement import VERDICTS, Contrast, Judgement
 from symgen.method.statistics import Interval
 
@@ -34,11 +34,7 @@ def read_results(table: str, folder: Path | None = None, preset: str = "quick") 
         names them.
     """
     failed = sorted(p.name.split(".")[0] for p in folder.glob("*.failed.ipynb")) if folder else []
-    here = book_above(Path.cwd())
-    # Who laid out a book of their own keeps results in that one.
-    own = here is not None and here != BOOK and (here / "data" / "editions").is_dir()
-    editions = (here / "data" if own else DATA) / "editions"
-    folders = {path.parent.name: path for path in editions.glob("*/tables")}
+    folders = _stored_tables()
     if folder is not None:
         folders[preset] = folder / "tables"
     parts = []
@@ -72,6 +68,17 @@ def benchmarks() -> dict[str, dict]:
     return {p.stem: json.loads(p.read_text()) for p in sorted((DATA / "benchmarks").glob("*.json"))}
 
 
+@not_a_result
+def _stored_tables() -> dict[str, Path]:
+    """Return the folder of tables of each stored edition."""
+    here = book_above(Path.cwd())
+    # Who laid out a book of their own keeps results in that one.
+    own = here is not None and here != BOOK and (here / "data" / "editions").is_dir()
+    editions = (here / "data" if own else DATA) / "editions"
+    return {path.parent.name: path for path in editions.glob("*/tables")}
+
+
+@not_a_result
 def _file(folder: str, name: str) -> Path:
     path = DATA / folder / name
     if not path.is_file():
