@@ -135,9 +135,14 @@ def _papermill(
     book: Path, chapter: str, parameters: Mapping[str, Any], copy: Path
 ) -> nbformat.NotebookNode:
     # All this is loaded only where a chapter runs.
-    import papermill
-    import zmq
-    from traitlets.config import Config
+    try:
+        import papermill
+        import zmq
+        from traitlets.config import Config
+    except ImportError as error:
+        raise ImportError(
+            f"{error.name} is missing, without which no chapter runs: pip install 'symgen[book]'"
+        ) from None
 
     # A kernel talks over a local port that others on the machine could listen to.
     private = {"transport_encryption": "auto"} if zmq.has("curve") else {}

@@ -430,6 +430,13 @@ def test_a_run_ends_with_where_its_page_is_and_opens_it(book, monkeypatch):
     assert (ran.exit_code, opened, len(built)) == (1, [page, page], 2)
 
 
+def test_who_has_the_package_without_the_book_is_told_what_to_install(book, monkeypatch):
+    monkeypatch.setitem(sys.modules, "papermill", None)
+    ran = symgen("run", "a_first")
+    assert ran.exit_code == 1
+    assert "papermill is missing" in ran.stderr and "pip install 'symgen[book]'" in ran.stderr
+
+
 BREAKS = {
     "ValueError: failed as told": ("fail = False", "fail = True"),
     "ImportError: cannot import name 'nosuch'": ("from pathlib", "from symgen import nosuch #"),
