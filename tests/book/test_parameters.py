@@ -77,7 +77,7 @@ OWN: dict[str, dict] = {
     "02_order_generalization": FOUR, "03_three_phase_dynamics": FOUR, "04_loss_gap_removal": FOUR,
     "where_phases_end": FOUR, "when": {**FOUR, "dataset": ("digits",), "network": ("cnn",)},
     "00_planted_logic": {"n": (7, 8, 9)},
-    "your_own_network": {"n": (2, 3, 10), "noise": (0, 0.9)},
+    "your_own_network": {"n": (2, 3, 10)},
     "05_llm_interactions": {
         **LANGUAGE, "masking": ("mean", "corpus", "remove", "_"), "whole": (False, True),
         "maskings": (["corpus"], ["two words"], ["mean", "_", "remove"]),
