@@ -64,18 +64,30 @@ def inert(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     models = _widgets(widgets.get("state", {}))
     # Nothing else in the metadata is for the page, which would read it as its own settings.
     kept = {k: v for k, v in notebook.metadata.items() if k in ("kernelspec", "language_info")}
-    if models:
-        kept["widgets"] = {WIDGET_STATE: {**VERSION, "state": models}}
-    notebook.metadata = nbformat.from_dict(kept)
     for cell, words in zip(notebook.cells, _alternatives(notebook.cells), strict=True):
         cell.metadata = {k: v for k, v in cell.metadata.items() if k != "mystnb"}
+        drawings = []
         for output in cell.get("outputs", []):
             if "data" in output:
                 output.metadata = {}
                 output.data = nbformat.from_dict(_bundle(output.data, models))
                 _name(output.data.get(WIDGET_VIEW, {}).get("model_id"), words, models)
-                cell.metadata["mystnb"] = {"image": {"alt": words}}
+                drawings += filter(None, [output.data.get("image/svg+xml")])
+        if cell.get("outputs"):
+            kind = {"classes": DRAWN_CLASS} if drawings and all(map(_drawn, drawings)) else {}
+            cell.metadata["mystnb"] = {"image": {"alt": words, **kind}}
+    if models:
+        kept["widgets"] = {WIDGET_STATE: {**VERSION, "state": models}}
+    notebook.metadata = nbformat.from_dict(kept)
     return notebook
+
+
+# Of a figure of lines and letters alone, whose colours a dark page may turn around.
+DRAWN_CLASS = "drawn"
+
+
+def _drawn(svg: str) -> bool:
+    return "<image" not in svg
 
 
 def _alternatives(cells: list[nbformat.NotebookNode]) -> list[str]:
@@ -213,6 +225,7 @@ def _widgets(models: Mapping) -> dict[str, Any]:
             text = str(models[key]["state"]["value"])
             # The browser runs nothing in a picture.
             svg = text.startswith("<svg") and base64.b64encode(clean_svg(text).encode()).decode()
-            picture = f'{UNNAMED} src="data:image/svg+xml;base64,{svg}">'
+            kind = f' class="{DRAWN_CLASS}"' * _drawn(text)
+            picture = f'{UNNAMED} src="data:image/svg+xml;base64,{svg}"{kind}>'
             values["value"] = picture if svg else clean_html(text)
     return safe

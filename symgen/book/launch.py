@@ -22,17 +22,24 @@ import importlib.util
 if importlib.util.find_spec("symgen") is None:  # as on Colab
     %pip install -q "{wanted}"
 """
+# Nothing is installed by its mere name, which may be somebody else's.
+NOWHERE = """\
+import importlib.util
+
+if importlib.util.find_spec("symgen") is None:
+    raise ModuleNotFoundError("install symgen first, as the book's README says")
+"""
 
 
 def install_cell(address: str = "", wanted: str = "") -> nbformat.NotebookNode:
     """Return the first code cell of every chapter, which the site does not show.
 
     Args:
-        address: of the book's repository; where there is none, the package is asked for by name.
+        address: of the book's repository; where there is none, the cell says what to do.
         wanted: what to install in its place, as pip names it.
     """
-    wanted = wanted or "symgen[notebook]" + (f" @ git+{address}" if address else "")
-    source = SOURCE.format(wanted=wanted).rstrip()
+    wanted = wanted or (f"symgen[notebook] @ git+{address}" if address else "")
+    source = (SOURCE if wanted else NOWHERE).format(wanted=wanted).rstrip()
     return nbformat.v4.new_code_cell(
         source, id=INSTALL, metadata={"tags": [INSTALL, "remove-cell"]}
     )

@@ -203,9 +203,16 @@ def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:
     for cell in page.cells:
         if cell.cell_type == "markdown" and cell.source.startswith("# "):
             title, _, rest = cell.source.partition("\n")
+            title = f"# {_number(name)}{title.removeprefix('# ')}"
             cell.source = f"{title}\n\n{_failure(failed, page)}{_summary(page, own)}\n\n{rest}"
             break
     return page
+
+
+def _number(name: str) -> str:
+    """Return the number of a chapter, as its title and the table of contents have it."""
+    found = re.match(r"(?:0?(\d+)|([A-Z]))_", name)
+    return f"{found[1] or found[2]}. " if found else ""
 
 
 def _failure(failed: Path | None, page: nbformat.NotebookNode) -> str:

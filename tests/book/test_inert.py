@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from symgen import figures as plots
-from symgen.book.inert import NOTHING, clean_html, clean_svg, inert
+from symgen.book.inert import NOTHING, SVG, clean_html, clean_svg, inert
 from symgen.book.notebooks import WIDGET_STATE, WIDGET_VIEW
 
 
@@ -157,3 +157,56 @@ def test_widgets_carry_text_as_text():
     first, second = (output.data for output in found.cells[0].outputs)
     assert first[WIDGET_VIEW] == {**view, "model_id": "a"}
     assert second == {"text/plain": NOTHING}
+
+
+def page(*cells):
+    notebook = nbformat.v4.new_notebook(cells=list(cells))
+    return inert(notebook)
+
+
+def figure(inside="<circle r='3'/>"):
+    svg = f'<svg xmlns="{SVG}" xmlns:xlink="http://www.w3.org/1999/xlink">{inside}</svg>'
+    shown = nbformat.v4.new_output("display_data", {"image/svg+xml": svg})
+    return nbformat.v4.new_code_cell("draw()", outputs=[shown])
+
+
+PHOTO = "<image xlink:href='data:image/png;base64,AAAA'/>"
+
+
+def test_a_figure_has_the_words_that_say_how_to_read_it_or_its_heading():
+    text = nbformat.v4.new_markdown_cell
+    read = text(
+        '*How to read it.* Each mark is <b>one</b> "case"; $H$ is\nupwards.\n\n## Next\n\nMore.'
+    )
+    found = page(text("# Title\n\n## First *idea*"), figure(), figure(), read, figure(PHOTO)).cells
+    images = [cell.metadata["mystnb"]["image"] for cell in found if cell.cell_type == "code"]
+    assert images[0] == {"alt": "Figure: First idea", "classes": "drawn"}
+    assert images[1] == {"alt": 'Each mark is one "case"; H is upwards.', "classes": "drawn"}
+    assert images[2] == {"alt": "Figure: Next"}  # a photograph: its colours stay
+
+
+def test_settings_that_a_cell_brings_for_the_page_are_dropped():
+    cell = figure()
+    cell.metadata["mystnb"] = {"image": {"alt": "trap"}, "markdown_format": "myst"}
+    (found,) = page(cell).cells
+    assert found.metadata["mystnb"] == {"image": {"alt": "Figure: Figure", "classes": "drawn"}}
+
+
+def test_pictures_of_a_slider_have_these_words_too():
+    svg = f'<svg xmlns="{SVG}"><circle r="3"/></svg>'
+    core = {"model_module": "@jupyter-widgets/controls", "model_module_version": "2.0.0"}
+    models = {
+        "box": {**core, "model_name": "VBoxModel", "state": {"children": ["IPY_MODEL_one"]}},
+        "one": {**core, "model_name": "HTMLModel", "state": {"value": svg}},
+        "two": {**core, "model_name": "HTMLModel", "state": {"value": "text"}},
+    }
+    view = nbformat.v4.new_output("display_data", {WIDGET_VIEW: {"model_id": "box"}})
+    cell = nbformat.v4.new_code_cell("slide()", outputs=[view])
+    read = nbformat.v4.new_markdown_cell('*How to read it.* A "slider".')
+    notebook = nbformat.v4.new_notebook(cells=[cell, read])
+    notebook.metadata["widgets"] = {WIDGET_STATE: {"state": models}}
+    state = inert(notebook).metadata["widgets"][WIDGET_STATE]["state"]
+    value = state["one"]["state"]["value"]
+    assert value.startswith('<img alt="A &quot;slider&quot;." src="data:image/svg')
+    assert value.endswith('" class="drawn">')
+    assert state["two"]["state"]["value"] == "text"

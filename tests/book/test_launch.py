@@ -135,3 +135,12 @@ def test_the_address_is_said_in_one_place():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text()).get("repository-code", "")
     assert cited == address
     assert (ROOT / "_config.yml").read_text().count("\nrepository:") == 1
+
+
+def test_without_an_address_nothing_is_installed_by_a_name_that_may_be_another_s(monkeypatch):
+    cell = launch.install_cell()
+    assert "pip" not in cell.source
+    exec(cell.source, {})  # where symgen is, it says nothing
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="README"):
+        exec(cell.source, {})

@@ -59,6 +59,24 @@ def test_the_strict_build_has_every_page_and_says_what_produced_it(built):
             assert '<p class="edition">Preset <b>quick</b>' in html
             assert "code fingerprint" in html
     assert "chapters/index.html" in (built / "index.html").read_text()
+    # Who looks for chapter 3 or appendix B finds them, in the title and beside every page.
+    for page, number in {"03_three_phase_dynamics": "3. ", "B_baseline_networks": "B. "}.items():
+        title = (
+            ROOT.joinpath("chapters", f"{page}.ipynb").read_text().split('"# ')[1].split("\\n")[0]
+        )
+        assert f"<h1>{number}{title}" in (built / "chapters" / f"{page}.html").read_text()
+        assert f"{number}{title}" in (built / "chapters" / "notation.html").read_text()
+
+
+@pytest.mark.parametrize("page", ["chapters/index", "chapters/00_planted_logic"])
+def test_who_links_to_a_page_gets_a_card_with_title_text_and_picture(built, page):
+    head = (built / f"{page}.html").read_text().split("</head>")[0]
+    for name in ('name="description"', 'property="og:title"', 'property="og:description"'):
+        assert name in head
+    icon = re.search(r'rel="icon" href="([^"]+)"', head) or re.search(
+        r'href="([^"]+)"[^>]*rel="icon"', head
+    )
+    assert (built / page).parent.joinpath(icon[1]).resolve().is_file()
 
 
 def test_every_public_name_is_on_the_page_of_functions(built):
