@@ -106,9 +106,7 @@ def rank_correlation(
     """
     if len(values) < 3:
         return Interval(_spearman(values, gap), float("nan"), float("nan"))
-    mean, low, high = resampled(_spearman, values, gap)
-    # The jackknife does not know that correlations end at -1 and 1.
-    return Interval(mean, *(float(np.clip(end, -1, 1)) for end in (low, high)))
+    return _within(resampled(_spearman, values, gap))
 
 
 def correlation_lead(
@@ -125,7 +123,12 @@ def correlation_lead(
 
     if len(values) < 3:
         return Interval(lead(gap, values, *others), float("nan"), float("nan"))
-    return resampled(lead, gap, values, *others)
+    return _within(resampled(lead, gap, values, *others))
+
+
+def _within(found: Interval) -> Interval:
+    # The jackknife does not know that correlations, and differences of their sizes, end there.
+    return Interval(found.mean, *(float(np.clip(end, -1, 1)) for end in found[1:]))
 
 
 def _spearman(one: Tensor, other: Tensor) -> float:

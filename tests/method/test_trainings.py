@@ -368,6 +368,11 @@ def test_rank_correlations_are_spearmans_over_cells():
     assert few.mean == pytest.approx(1) and math.isnan(few.low)
     lead = correlation_lead(values, [torch.zeros(6, 2), -values], values)
     assert lead.mean == pytest.approx(0)
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        few, gap, other = torch.randn(3, 3, 2, generator=generator)
+        for found in (rank_correlation(few, gap), correlation_lead(few, [other], gap)):
+            assert -1 <= found.low <= found.high <= 1
     found = predictions({(0,): Simulated(ends={**dict.fromkeys(
         ("label_free_power", "label_free_lift", "train_loss", "weight_norm", "agreement"), 1.0),
         "train.log odds.nothing": -2.0})})  # fmt: skip
