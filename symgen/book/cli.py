@@ -13,7 +13,7 @@ import click
 
 # What takes long to import is imported where it is used: a slip is answered at once.
 from symgen import __version__
-from symgen.book import editions, presets, runs
+from symgen.book import bills, editions, presets, runs
 from symgen.book.layout import book_above, lay_out
 from symgen.book.presets import BookError
 from symgen.fingerprints import BOOK
@@ -115,6 +115,9 @@ def student(folder: Path, preset: str, instructor: bool) -> None:
 @click.option("--force", is_flag=True, help="Run even what is unchanged.")
 @click.option("--store", is_flag=True, help="Keep the outputs in the project, for its authors.")
 @click.option("--open", "show", is_flag=True, help="Build the site and open the chapter's page.")
+@click.option("--dry-run", is_flag=True, help="Show what it would take, and run nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask before a run of more than ten minutes.")
+@click.option("--billed", is_flag=True, hidden=True, help="Of a run whose bill was shown before.")
 def run(
     chapters: tuple,
     preset: str,
@@ -123,10 +126,14 @@ def run(
     force: bool,
     store: bool,
     show: bool,
+    dry_run: bool,
+    yes: bool,
+    billed: bool,
 ) -> None:
     """Execute CHAPTERS (names, or 'all').
 
-    Those whose code, parameters and libraries are unchanged are skipped.
+    Those whose code, parameters and libraries are unchanged are skipped. What a run of more than
+    ten minutes will take is shown before, and asked about on a terminal.
     """
     book, given = presets.book_folder(), dict(given)
     names = presets.choose_chapters(book, chapters)
@@ -137,8 +144,8 @@ def run(
             "--store keeps outputs in a book, and there is none here or above: change into one, "
             "or lay one out with `symgen new FOLDER`"
         )
-    for name in names:  # all of it is checked before the first hour is spent
-        presets.resolve(book, name, preset, given)
+    # All of it is checked before the first hour is spent.
+    resolved = {name: presets.resolve(book, name, preset, given) for name in names}
     out = out or runs.run_folder(presets.workplace(), preset, given)
     own = [book / name for name in ("chapters", "data", "symgen", "tests", "_static")]
     if out.resolve() == book.resolve() or any(out.resolve().is_relative_to(x) for x in own):
@@ -150,6 +157,15 @@ def run(
     for variable in ("SYMGEN_DATA", "SYMGEN_CACHE"):
         if value := os.environ.get(variable):
             os.environ[variable] = os.path.abspath(value)
+    if not billed:
+        wanted = [
+            (name, values, force or not runs.is_kept(book, name, preset, values, out))
+            for name, values in resolved.items()
+        ]
+        with _doing("counting what it will take"):
+            rows = bills.bills(book, wanted)
+        if not bills.agreed(rows, dry_run, yes):
+            return
     failed = []
     for number, name in enumerate(names, 1):
         click.echo(f"[{number}/{len(names)}] {name} (preset {preset})")

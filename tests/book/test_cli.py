@@ -380,7 +380,7 @@ def test_make_book_builds_the_site_though_chapters_fail(tmp_path, status, builds
     (tmp_path / ".venv/ready").touch()
     command = ["make", "-s", "book"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    lines = ["run all --preset quick", "html --from _build/runs/quick"]
+    lines = ["run all --preset quick --yes", "html --from _build/runs/quick"]
     assert done.stdout.splitlines() == lines[: 1 + builds]
     assert bool(done.returncode) == bool(status)
 
