@@ -25,7 +25,7 @@ from symgen.book.work import BATCH, Piece, growth, pieces
 GIB = 2**30
 #: Seconds from which on a run is asked for before it starts.
 LONG = 600
-# What a chapter takes besides its networks, for its kernel, the processes that train and its figures:
+# What a chapter takes besides its networks, for its kernel, the processes that train, its figures:
 # so many times what it takes to load the libraries, and bytes.
 LOADS, HOST = 4, 0.8 * GIB
 # Samples on which records are measured (see `TrainingConfig`).
