@@ -17,7 +17,7 @@ help:
 
 # Chapters that fail (status 1) do not keep the others from their pages.
 book: $(READY)
-	@$(BIN)/symgen run all --preset quick; status=$$?; [ $$status -le 1 ] || exit $$status; \
+	@$(BIN)/symgen run all --preset quick --yes; status=$$?; [ $$status -le 1 ] || exit $$status; \
 	$(BIN)/symgen html --from _build/runs/quick && exit $$status
 
 # First each file on one core: its networks are small, and threads would wait for each other. Then

@@ -1,78 +1,23 @@
-"""The command line: `symgen new`, `student`, `run`, `html`, `verify`, `sweep` and `cache`."""
+"""The command line: `symgen new`, `student`, `run`, `html`, `verify`, `sweep` ..."""
 
 import contextlib
 import os
 import shlex
-import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
 # What takes long to import is imported where it is used: a slip is answered at once.
 from symgen import __version__
-from symgen.book import editions, presets, runs
+from symgen.book import bills, editions, presets, runs
 from symgen.book.layout import book_above, lay_out
 from symgen.book.presets import BookError
+from symgen.book.stopping import Commands, doing, only_new
 from symgen.fingerprints import BOOK
 
-CTRL_C = signal.default_int_handler
-# Those that came: what they raise in the middle of a library may be taken for an error of its own.
-SIGNALS: list[int] = []
 
-
-class _Commands(click.Group):
-    """Commands that say in one line what cannot be carried out, with exit code 2.
-
-    The signals to stop unwind, so that nothing is left running or half written.
-    """
-
-    def invoke(self, context: click.Context) -> Any:
-        # Who is started to ignore Ctrl-C goes on ignoring it.
-        ours = [signal.SIGTERM, *[signal.SIGINT] * (signal.getsignal(signal.SIGINT) is CTRL_C)]
-        before = {number: signal.signal(number, _stop) for number in ours}
-        SIGNALS.clear()
-        try:
-            return super().invoke(context)
-        except BrokenPipeError:
-            raise
-        except (BookError, OSError) as error:
-            click.echo(f"symgen: {error}", err=True)
-            raise SystemExit(2 if isinstance(error, BookError) else 1) from None
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def _stop(number: int, _: Any) -> None:
-    SIGNALS.append(number)
-    raise SystemExit(128 + number)
-
-
-@contextlib.contextmanager
-def _doing(what: str) -> Iterator[None]:
-    """Say what was running when a signal stops it."""
-    try:
-        yield
-        if SIGNALS:
-            raise SystemExit(128 + SIGNALS[0])
-    except SystemExit:
-        click.echo(f"symgen: stopped while {what}", err=True)
-        raise
-
-
-@contextlib.contextmanager
-def _only_new() -> Iterator[None]:
-    """Refuse, as any request that cannot be carried out, to write over something."""
-    try:
-        yield
-    except FileExistsError as error:
-        raise BookError(str(error)) from None
-
-
-@click.group(cls=_Commands)
+@click.group(cls=Commands)
 @click.version_option(__version__, prog_name="symgen")
 def app() -> None:
     """Run the chapters, build the site, check stored outputs."""
@@ -83,7 +28,7 @@ def app() -> None:
 def new(folder: Path) -> None:
     """Lay out the book in FOLDER, to change it and to run it there."""
     book = presets.book_folder()
-    with _doing(f"laying out the book in {folder}"), _only_new():
+    with doing(f"laying out the book in {folder}"), only_new():
         lay_out(book, folder)
     names = presets.chapter_names(folder)
     click.echo(f"{folder} holds the book's {len(names)} chapters; now:")
@@ -99,7 +44,7 @@ def student(folder: Path, preset: str, instructor: bool) -> None:
     from symgen.book.course import write_course
 
     book = presets.book_folder()
-    with _doing(f"writing the course into {folder}"), _only_new():
+    with doing(f"writing the course into {folder}"), only_new():
         count = write_course(book, folder, preset, instructor)
     click.echo(f"{folder} holds {count} notebooks and a README.md that says how to start.")
 
@@ -115,6 +60,9 @@ def student(folder: Path, preset: str, instructor: bool) -> None:
 @click.option("--force", is_flag=True, help="Run even what is unchanged.")
 @click.option("--store", is_flag=True, help="Keep the outputs in the project, for its authors.")
 @click.option("--open", "show", is_flag=True, help="Build the site and open the chapter's page.")
+@click.option("--dry-run", is_flag=True, help="Show what it would take, and run nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask before a run of more than ten minutes.")
+@click.option("--billed", is_flag=True, hidden=True, help="Of a run whose bill was shown before.")
 def run(
     chapters: tuple,
     preset: str,
@@ -123,10 +71,14 @@ def run(
     force: bool,
     store: bool,
     show: bool,
+    dry_run: bool,
+    yes: bool,
+    billed: bool,
 ) -> None:
     """Execute CHAPTERS (names, or 'all').
 
-    Those whose code, parameters and libraries are unchanged are skipped.
+    Those whose code, parameters and libraries are unchanged are skipped. What a run of more than
+    ten minutes will take is shown before, and asked about on a terminal.
     """
     book, given = presets.book_folder(), dict(given)
     names = presets.choose_chapters(book, chapters)
@@ -137,8 +89,8 @@ def run(
             "--store keeps outputs in a book, and there is none here or above: change into one, "
             "or lay one out with `symgen new FOLDER`"
         )
-    for name in names:  # all of it is checked before the first hour is spent
-        presets.resolve(book, name, preset, given)
+    # All of it is checked before the first hour is spent.
+    resolved = {name: presets.resolve(book, name, preset, given) for name in names}
     out = out or runs.run_folder(presets.workplace(), preset, given)
     own = [book / name for name in ("chapters", "data", "symgen", "tests", "_static")]
     if out.resolve() == book.resolve() or any(out.resolve().is_relative_to(x) for x in own):
@@ -150,10 +102,19 @@ def run(
     for variable in ("SYMGEN_DATA", "SYMGEN_CACHE"):
         if value := os.environ.get(variable):
             os.environ[variable] = os.path.abspath(value)
+    if not billed:
+        wanted = [
+            (name, values, force or not runs.is_kept(book, name, preset, values, out))
+            for name, values in resolved.items()
+        ]
+        with doing("counting what it will take"):
+            rows = bills.bills(book, wanted)
+        if not bills.agreed(rows, dry_run, yes):
+            return
     failed = []
     for number, name in enumerate(names, 1):
         click.echo(f"[{number}/{len(names)}] {name} (preset {preset})")
-        with _doing(f"running {name} (preset {preset}) into {out}"):
+        with doing(f"running {name} (preset {preset}) into {out}"):
             # A quick edition measures all it shows, on every machine; what others took hours for
             # is kept beside the package that looks for it there.
             keep = store and preset != "quick" and book == BOOK
@@ -174,7 +135,7 @@ def run(
         click.echo(f"To see it as a page: symgen html --from {shlex.quote(os.path.relpath(out))}")
         click.echo(f"To go on from it: jupyter-lab {shlex.quote(os.path.relpath(outcome.path))}")
     if show:
-        with _doing("building the site"):
+        with doing("building the site"):
             page = _site(book, None, out).with_name(f"{names[0]}.html").resolve().as_uri()
         click.echo(page)
         click.launch(page)
@@ -194,7 +155,7 @@ def _site(book: Path, edition: str | None, folder: Path | None) -> Path:
 def html(edition: str | None, folder: Path | None) -> None:
     """Build the site from outputs that are there already, and print its address."""
     book = presets.book_folder()
-    with _doing("building the site"):
+    with doing("building the site"):
         click.echo(_site(book, edition, folder).resolve().as_uri())
 
 
@@ -219,30 +180,58 @@ def verify() -> None:
 @click.option("--scheduler", help="Address of a dask scheduler, to use many machines.")
 @click.option("--out", type=Path, help="Where the runs and index.csv go.")
 @click.option("--workers", default=1, help="Runs at a time on this machine.")
-def sweep(grid: Path, scheduler: str | None, out: Path | None, workers: int) -> None:
-    """Run chapters for every combination of some parameters; a second call continues.
+@click.option("--dry-run", is_flag=True, help="Show what it would take, and run nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask before a sweep of more than ten minutes.")
+def sweep(
+    grid: Path, scheduler: str | None, out: Path | None, workers: int, dry_run: bool, yes: bool
+) -> None:
+    """Run chapters with each of many sets of parameters; a second call continues.
 
-    GRID is a YAML file with chapter, preset and grid.
+    GRID is a YAML file with chapter, preset, and grid (lists of values, of which every combination
+    is run) or cases (a list of sets of parameters, each of which may name chapters of its own).
     """
     from symgen.book import sweeps
 
     book = presets.book_folder()
-    plan = sweeps.read_plan(book, grid)
+    cells = sweeps.read_cells(book, grid)
     out = out or presets.workplace() / "_build" / "sweeps" / grid.stem
+    about = f"{' '.join(dict.fromkeys(cell.chapter for cell in cells))}, {len(cells)} runs"
+    with doing(f"looking for what is done of {about}"):
+        kept = [sweeps.is_kept(book, cell, out) for cell in cells]
+        wanted = [
+            (cell.chapter, cell.resolved, not there)
+            for cell, there in zip(cells, kept, strict=True)
+        ]
+        rows = bills.bills(book, wanted)
+    if not bills.agreed(rows, dry_run, yes):
+        return
     runs.make_folder(out)
-    about = f"{' '.join(plan.chapters)}, {len(plan.combinations)} runs"
-    click.echo(f"{about} (preset {plan.preset}) into {out}")
+    click.echo(f"{about} (preset {cells[0].preset}) into {out}")
     failed = False
     with (
-        _doing(f"sweeping {about}; call it again to continue"),
-        contextlib.closing(sweeps.carry_out(plan, out, scheduler, workers)) as results,
+        doing(f"sweeping {about}; call it again to continue"),
+        contextlib.closing(sweeps.carry_out(cells, kept, out, scheduler, workers)) as results,
     ):
-        for number, (values, found) in enumerate(results, 1):
+        for number, (cell, found) in enumerate(results, 1):
             told = f"{found['status']} {found['error']}".strip()
-            click.echo(f"[{number}/{len(plan.combinations)}] {values}: {told}")
+            click.echo(f"[{number}/{len(cells)}] {cell.chapter} {cell.values}: {told}")
             failed |= found["status"] == "failed"
     if failed:
         raise SystemExit(1)
+
+
+@app.command()
+@click.argument("folder", type=Path)
+def collect(folder: Path) -> None:
+    """Join the tables of all runs of the sweep in FOLDER, one file a table, into FOLDER/tables.
+
+    The parameters of each run are columns of them.
+    """
+    from symgen.book import sweeps
+
+    with doing(f"joining the tables in {folder}"):
+        for path, count in sweeps.collect(folder).items():
+            click.echo(f"{path}: {count:,} rows")
 
 
 @app.command()

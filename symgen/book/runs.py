@@ -45,6 +45,39 @@ def make_folder(folder: Path) -> None:
         ) from None
 
 
+def is_unchanged(about: Mapping[str, Any], chapter: str, out: Path) -> bool:
+    """Return whether the executed copy in a folder, with its tables, is what a run would give.
+
+    Args:
+        about: what the run would depend on; see `notebooks.identity`.
+        chapter: its name.
+        out: folder of the run.
+    """
+    if (out / f"{chapter}.failed.ipynb").exists():
+        return False
+    earlier = notebooks.read_executed(out / f"{chapter}.ipynb")
+    if not earlier or earlier.metadata.symgen.fingerprint != about["fingerprint"]:
+        return False
+    record = notebooks.provenance_record(earlier)
+    read = notebooks.inputs_changed(record, out, about["preset"])
+    return not read and not notebooks.tables_changed(earlier, out / "tables", chapter)
+
+
+def is_kept(book: Path, chapter: str, preset: str, parameters: Mapping, out: Path) -> bool:
+    """Return whether a run would only find a chapter unchanged.
+
+    Args:
+        book: its folder.
+        chapter, preset: names.
+        parameters: of `resolve`.
+        out: folder of the run.
+    """
+    if not (out / f"{chapter}.ipynb").is_file():
+        return False
+    about = notebooks.identity(read_chapter(book, chapter), preset, parameters)
+    return is_unchanged(about, chapter, out)
+
+
 def execute(
     book: Path,
     chapter: str,
@@ -75,11 +108,8 @@ def execute(
     source = read_chapter(book, chapter)
     about = notebooks.identity(source, preset, parameters)
     path, failed, tables = out / f"{chapter}.ipynb", out / f"{chapter}.failed.ipynb", out / "tables"
-    earlier = None if failed.exists() else notebooks.read_executed(path)
-    if not force and earlier and earlier.metadata.symgen.fingerprint == about["fingerprint"]:
-        read = notebooks.inputs_changed(notebooks.provenance_record(earlier), out, preset)
-        if not read and not notebooks.tables_changed(earlier, tables, chapter):
-            return Outcome("unchanged", path, f"unchanged since its last run, kept: {path}")
+    if not force and is_unchanged(about, chapter, out):
+        return Outcome("unchanged", path, f"unchanged since its last run, kept: {path}")
     make_folder(out)
     aside = out / f".{chapter}.partial"
     shutil.rmtree(aside, ignore_errors=True)

@@ -1,36 +1,51 @@
-"""One run of chapters for every combination of some parameters, here or on many machines."""
+"""Runs of chapters with each of many sets of parameters, here or on many machines."""
 
 import contextlib
 import itertools
 import json
 import math
+import os
+import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor, as_completed, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
-from symgen.book import presets
+from symgen.book import presets, runs
 from symgen.book.presets import BookError
 from symgen.book.processes import ended_with_us
 from symgen.fingerprints import fingerprint
 
 MOST_RUNS = 10_000  # of one sweep
+# What the index tells of a run besides its parameters.
+BEFORE, AFTER = ("pass", "chapter"), ("status", "seconds", "error", "folder")
+# How often a run is started again whose process was killed, as where memory runs out.
+RETRIES = 1
 
 
-class Plan(NamedTuple):
-    """What a sweep runs: chapters, each time all, with each of some sets of parameters."""
+class Cell(NamedTuple):
+    """One run of a sweep.
 
-    chapters: list[str]
+    Attributes:
+        chapter, preset: names.
+        values: the parameters that the sweep gives.
+        resolved: what a run is given; see `presets.resolve`.
+        folder: of the run, within that of the sweep; cells of the same values share one.
+    """
+
+    chapter: str
     preset: str
-    combinations: list[dict]
+    values: dict[str, Any]
+    resolved: dict[str, Any]
+    folder: str
 
 
-def read_plan(book: Path, grid: Path) -> Plan:
-    """Read a YAML file with chapter, preset and grid, and check every combination in it.
+def read_cells(book: Path, grid: Path) -> list[Cell]:
+    """Read a YAML file with chapter, preset, grid and cases, and check every run it asks for.
 
     Raises:
         BookError: for a file that holds anything else, or asks for what a chapter refuses.
@@ -38,99 +53,232 @@ def read_plan(book: Path, grid: Path) -> Plan:
     if not grid.is_file():
         raise BookError(f"no file {grid}: expected is a YAML file with chapter, preset and grid")
     read = presets.read_yaml(grid)
-    for key in set(read) - set(known := ["chapter", "preset", "grid"]):
+    for key in set(read) - set(known := ["chapter", "preset", "grid", "cases"]):
         raise presets.unknown(f"key in {grid.name}", key, known)
-    axes = read.get("grid")
+    axes, cases = read.get("grid", {} if "cases" in read else None), read.get("cases", [{}])
     if not isinstance(axes, dict) or not all(isinstance(v, list) and v for v in axes.values()):
         raise BookError(
             f"{grid.name} must hold, under grid, a list of values for each parameter: "
             "grid: {seed: [0, 1, 2]}"
         )
-    if (count := math.prod(map(len, axes.values()))) > MOST_RUNS:
+    if not isinstance(cases, list) or not cases or not all(isinstance(x, dict) for x in cases):
+        raise BookError(
+            f"{grid.name} must hold, under cases, a list of sets of parameters: "
+            "cases: [{network: cnn, epochs: 60}, {network: resnet20, epochs: 30}]"
+        )
+    preset, every = str(read.get("preset", "quick")), list[tuple[str, dict]]()
+    several = [_chapters(book, case.get("chapter", read.get("chapter"))) for case in cases]
+    count = math.prod(map(len, axes.values())) * sum(map(len, several))
+    if count > MOST_RUNS:
         raise BookError(
             f"{grid.name} asks for {count:,} runs, one for each combination of its values; at "
             f"most {MOST_RUNS:,} are one sweep: give fewer values, or split it"
         )
-    wanted = read.get("chapter") or []
-    wanted = wanted if isinstance(wanted, list) else [wanted]
-    chapters = presets.choose_chapters(book, map(str, wanted))
-    combinations = [dict(zip(axes, v, strict=True)) for v in itertools.product(*axes.values())]
-    plan = Plan(chapters, str(read.get("preset", "quick")), combinations)
-    for chapter in chapters:
-        presets.resolve_all(book, chapter, plan.preset, combinations)
-    return plan
+    products = [dict(zip(axes, v, strict=True)) for v in itertools.product(*axes.values())]
+    for case, chapters in zip(cases, several, strict=True):
+        own = {k: v for k, v in case.items() if k != "chapter"}
+        every += [(chapter, {**own, **values}) for values in products for chapter in chapters]
+    cells = {}
+    for chapter in dict.fromkeys(chapter for chapter, _ in every):
+        values = [v for name, v in every if name == chapter]
+        found = presets.resolve_all(book, chapter, preset, values)
+        for given, resolved in zip(values, found, strict=True):
+            folder = fingerprint([preset, given])[:8]
+            cells[chapter, folder] = Cell(chapter, preset, given, resolved, folder)
+    # In the order of the file, each once.
+    wanted = dict.fromkeys((chapter, fingerprint([preset, v])[:8]) for chapter, v in every)
+    return [cells[key] for key in wanted]
+
+
+def _chapters(book: Path, wanted: Any) -> list[str]:
+    wanted = wanted if isinstance(wanted, list) else [wanted] if wanted is not None else []
+    return presets.choose_chapters(book, map(str, wanted))
+
+
+def is_kept(book: Path, cell: Cell, out: Path) -> bool:
+    """Return whether an earlier pass of a sweep has done a cell, and nothing has changed."""
+    return runs.is_kept(book, cell.chapter, cell.preset, cell.resolved, out / cell.folder)
 
 
 def carry_out(
-    plan: Plan, out: Path, scheduler: str | None, workers: int
-) -> Iterator[tuple[dict, dict]]:
-    """Yield the parameters of each run as it ends and what became of it; keep an index of all.
+    cells: Sequence[Cell], kept: Sequence[bool], out: Path, scheduler: str | None, workers: int
+) -> Iterator[tuple[Cell, dict]]:
+    """Yield each cell as it ends and what became of it; keep an index of this pass and all others.
 
     Args:
-        plan: of `read_plan`.
-        out: folder that gets one folder a run, and the index.
+        cells: of `read_cells`.
+        kept: whether each is done already, of `is_kept`; no process is started for those.
+        out: folder that gets one folder a set of parameters, and the index.
         scheduler: address of a dask scheduler; None runs on this machine.
         workers: runs at a time on this machine.
     """
-    import pandas as pd
-
-    from symgen.storage import atomic
-
-    about = [" ".join(plan.chapters), plan.preset]
-    folders = [fingerprint([*about, values])[:8] for values in plan.combinations]
-    commands = []
-    for folder, values in zip(folders, plan.combinations, strict=True):
-        command = ["run", *plan.chapters, "--preset", plan.preset]
-        for name, value in values.items():
-            command += ["-p", name, value if isinstance(value, str) else json.dumps(value)]
-        commands.append([*command, "--out", str(out.resolve() / folder)])
+    earlier = _read_index(out)
+    number = 1 + max((int(row["pass"]) for row in earlier), default=0)
     rows: dict[int, dict] = {}
+
+    def ended(k: int, found: dict) -> tuple[Cell, dict]:
+        about = {"pass": number, "chapter": cells[k].chapter, **_as_text(cells[k].values)}
+        rows[k] = {**about, **found, "folder": cells[k].folder}
+        _write_index(out, [*earlier, *(rows[k] for k in sorted(rows))])
+        return cells[k], rows[k]
+
+    for k in (k for k, there in enumerate(kept) if there):
+        yield ended(k, {"status": "unchanged", "seconds": 0.0, "error": ""})
+    if all(kept):
+        return
+    # Workers elsewhere start in another folder, and have variables of their own.
+    paths = {k: os.environ.get(k) for k in ("SYMGEN_DATA", "SYMGEN_CACHE")}
+    place = str(Path.cwd()), {k: os.path.abspath(v) for k, v in paths.items() if v}
     with _pool(scheduler, workers) as pool:
         # Every command is a process of its own: notebooks do not share one event loop.
-        numbers = {pool.submit(_run_one, command): k for k, command in enumerate(commands)}
+        numbers = {
+            pool.submit(_run_one, _command(cell, out), *place): k
+            for k, cell in enumerate(cells)
+            if not kept[k]
+        }
         try:
             for done in as_completed(numbers):
-                k = numbers[done]
-                rows[k] = {**plan.combinations[k], **done.result(), "folder": folders[k]}
-                with atomic(out / "index.csv") as temporary:
-                    pd.DataFrame([rows[k] for k in sorted(rows)]).to_csv(temporary, index=False)
-                yield plan.combinations[k], rows[k]
+                yield ended(numbers[done], _result(done))
         finally:  # reached early where a signal stops the sweep
             for future in numbers:
                 future.cancel()
-            ended: set[psutil.Process] = set()
+            stopped: set[psutil.Process] = set()
             while scheduler is None and wait(numbers, 0.1).not_done:
-                for child in {*psutil.Process().children()} - ended:
+                for child in {*psutil.Process().children()} - stopped:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         child.terminate()
-                    ended.add(child)
+                    stopped.add(child)
 
 
-def _pool(scheduler: str | None, workers: int) -> Executor:
+def _as_text(values: dict) -> dict:
+    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in values.items()}
+
+
+def _command(cell: Cell, out: Path) -> list[str]:
+    given = [word for item in _as_text(cell.values).items() for word in ("-p", *item)]
+    folder = str(out.resolve() / cell.folder)
+    return ["run", cell.chapter, "--preset", cell.preset, *given, "--out", folder, "--billed"]
+
+
+def _result(done: Future) -> dict:
+    """Return what became of a run, whose worker may have been lost again and again."""
+    try:
+        return done.result()
+    except Exception as error:  # of dask, which has tried it on other workers, or of a machine
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return {"status": "failed", "seconds": 0.0, "error": reason}
+
+
+@contextlib.contextmanager
+def _pool(scheduler: str | None, workers: int) -> Iterator[Executor]:
     if scheduler is None:
-        return ThreadPoolExecutor(workers)
+        with ThreadPoolExecutor(workers) as pool:
+            yield pool
+        return
     try:
         from dask.distributed import Client
     except ImportError:
         raise BookError(
             "a scheduler needs dask, which is not installed: pip install 'symgen[cluster]'"
         ) from None
-    return Client(address=scheduler).get_executor(pure=False)
+    try:
+        client = Client(address=scheduler)
+    except (OSError, ValueError) as error:
+        raise BookError(
+            f"no dask scheduler answers at {scheduler} ({error}): start one with `dask scheduler`, "
+            "and give the address that it prints"
+        ) from None
+    with client, client.get_executor(pure=False) as pool:
+        yield pool
 
 
-def _run_one(arguments: list[str]) -> dict:
+def _run_one(arguments: list[str], folder: str, variables: dict[str, str]) -> dict:
     """Run one command; return its status, its seconds and the reason of a failure."""
     started = time.perf_counter()
     command = ended_with_us("from symgen.book.cli import app; app()", *arguments)
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    for _ in range(1 + RETRIES):
+        ran = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=folder,
+            env={**os.environ, **variables},
+        )  # fmt: skip
+        if ran.returncode not in (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS):
+            break
     lines = (ran.stderr if ran.returncode else ran.stdout).strip().splitlines() or [""]
     reason = next((x.strip() for x in lines if "failed:" in x or "symgen:" in x), lines[-1])
+    killed = f"its process was ended by signal {-ran.returncode}" if ran.returncode < 0 else ""
+    status = "failed" if ran.returncode else "done" if "  done in" in ran.stdout else "unchanged"
     return {
-        "status": "failed"
-        if ran.returncode
-        else "done"
-        if "  done in" in ran.stdout
-        else "unchanged",
+        "status": status,
         "seconds": round(time.perf_counter() - started, 1),
-        "error": reason.removeprefix("failed: ") if ran.returncode else "",
+        "error": killed or reason.removeprefix("failed: ") if ran.returncode else "",
     }
+
+
+def _read_index(out: Path) -> list[dict]:
+    """Return the rows of earlier passes; those of a version without passes count as the first."""
+    import pandas as pd
+
+    path = out / "index.csv"
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:  # those of pandas among them
+        raise BookError(f"{path} cannot be read ({error}): move it away, and call again") from None
+    if missing := {*BEFORE, *AFTER} - {*table.columns}:
+        raise BookError(
+            f"{path} has no column {sorted(missing)[0]}, so it is no index of this version: "
+            "move it away, or name another folder with --out"
+        )
+    return table.to_dict("records")
+
+
+def _write_index(out: Path, rows: list[dict]) -> None:
+    import pandas as pd
+
+    from symgen.storage import atomic
+
+    table = pd.DataFrame(rows)
+    given = [name for name in table if name not in (*BEFORE, *AFTER)]
+    with atomic(out / "index.csv") as temporary:
+        table[[*BEFORE, *given, *AFTER]].to_csv(temporary, index=False)
+
+
+def collect(out: Path) -> dict[Path, int]:
+    """Join each result table of all runs of a sweep that ended well, and return the number of rows.
+
+    Args:
+        out: folder of the sweep; the joined tables go into its folder ``tables``.
+
+    Returns:
+        File to its number of rows: those of every run, after columns with its parameters.
+
+    Raises:
+        BookError: where there is no sweep, or none of its runs has a table.
+    """
+    import pandas as pd
+
+    from symgen.storage import atomic
+
+    last = {(row["chapter"], row["folder"]): row for row in _read_index(out)}
+    joined: dict[str, list] = {}
+    for (chapter, folder), row in last.items():
+        given = {k: v for k, v in row.items() if k not in (*BEFORE, *AFTER)}
+        tables = (out / folder / "tables").glob(f"{chapter}.*.csv")
+        for path in sorted(tables) if row["status"] != "failed" else ():
+            table = pd.read_csv(path)
+            # A table may have a column of that name, with what was measured.
+            names = {k: f"parameter {k}" if k in table else k for k in given}
+            first = pd.DataFrame({names[k]: v for k, v in given.items()}, index=table.index)
+            joined.setdefault(path.name, []).append(pd.concat([first, table], axis=1))
+    if not joined:
+        raise BookError(
+            f"no tables of a sweep in {out}: expected is the folder of `symgen sweep`, with its "
+            "index.csv, after at least one run that was done"
+        )
+    counts = {}
+    for name, parts in sorted(joined.items()):
+        with atomic(out / "tables" / name) as temporary:
+            (table := pd.concat(parts, ignore_index=True)).to_csv(temporary, index=False)
+        counts[out / "tables" / name] = len(table)
+    return counts

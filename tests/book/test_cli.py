@@ -1,6 +1,5 @@
 """The command line: what it refuses, what it skips, what it keeps."""
 
-import csv
 import errno
 import json
 import os
@@ -17,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from conftest import ROOT, small_chapter
 
-from symgen.book import cli, editions, notebooks, presets, runs, sweeps
+from symgen.book import cli, editions, notebooks, presets, runs
 
 
 def symgen(*arguments):
@@ -380,7 +379,7 @@ def test_make_book_builds_the_site_though_chapters_fail(tmp_path, status, builds
     (tmp_path / ".venv/ready").touch()
     command = ["make", "-s", "book"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    lines = ["run all --preset quick", "html --from _build/runs/quick"]
+    lines = ["run all --preset quick --yes", "html --from _build/runs/quick"]
     assert done.stdout.splitlines() == lines[: 1 + builds]
     assert bool(done.returncode) == bool(status)
 
@@ -814,90 +813,6 @@ def test_without_a_home_the_cache_is_asked_for(book, monkeypatch):
     assert result.exit_code == 2 and "set SYMGEN_CACHE" in result.stderr
 
 
-def test_sweep_runs_every_combination_and_continues(book):
-    grid = book / "grid.yml"
-    grid.write_text("chapter: a_first\ngrid: {n: [2], fail: [false, true]}\n")
-    result = symgen("sweep", grid)
-    assert result.exit_code == 1, result.output
-    index = book / "_build/sweeps/grid/index.csv"
-
-    def rows():
-        return list(csv.DictReader(index.read_text().splitlines()))
-
-    assert [(r["n"], r["fail"], r["status"]) for r in rows()] == [
-        ("2", "False", "done"),
-        ("2", "True", "failed"),
-    ]
-    assert "failed as told" in rows()[1]["error"]
-    assert (index.parent / rows()[0]["folder"] / "a_first.ipynb").exists()
-
-    grid.write_text("chapter: a_first\ngrid: {n: [2, 4], fail: [false]}\n")
-    assert symgen("sweep", grid).exit_code == 0
-    assert [(r["n"], r["status"]) for r in rows()] == [("2", "unchanged"), ("4", "done")]
-
-
-def test_a_sweep_over_several_chapters_runs_them_all(book, monkeypatch):
-    asked = []
-
-    def done(arguments):
-        asked.append(arguments)
-        return {"status": "done", "seconds": 0.0, "error": ""}
-
-    monkeypatch.setattr(sweeps, "_run_one", done)
-    for chapters in ("all", "[b_second, a_first]"):
-        (book / "grid.yml").write_text(f"chapter: {chapters}\ngrid: {{rate: [-0.5]}}\n")
-        assert symgen("sweep", "grid.yml").exit_code == 0
-    assert [words[:3] for words in asked] == [
-        ["run", "a_first", "b_second"],
-        ["run", "b_second", "a_first"],
-    ]
-    assert asked[0][3:-2] == ["--preset", "quick", "-p", "rate", "-0.5"]
-
-
-def test_a_sweep_with_too_many_runs_is_refused_before_any_work(book, monkeypatch):
-    monkeypatch.setattr(presets, "resolve_all", None)
-    values = list(range(1000))
-    (book / "grid.yml").write_text(f"chapter: a_first\ngrid: {{n: {values}, rate: {values}}}\n")
-    result = symgen("sweep", "grid.yml")
-    assert result.exit_code == 2
-    assert "asks for 1,000,000 runs" in result.stderr and "at most 10,000" in result.stderr
-
-
-SWEEPS = [
-    ("null", "grid.yml must hold, under grid, a list"),
-    ("chapter: null\ngrid: {n: [3]}\n", "no chapter named"),
-    ("chapter: 3\ngrid: {n: [3]}\n", "unknown chapter '3'"),
-    ("chapter: {a: 1}\ngrid: {n: [3]}\n", "unknown chapter"),
-    ("chapter: a_first\npreset: null\ngrid: {n: [3]}\n", "unknown preset 'None'"),
-    ("chapter: a_first\npreset: [quick]\ngrid: {n: [3]}\n", "unknown preset"),
-    ("chapter: a_first\ngrid: {n: [1:30]}\n", "'1:30'"),
-    ("chapter: a_first\ngrid: {null: [3]}\n", "every name must be a word"),
-    ("null: a_first\n", "every name must be a word"),
-    ("chapter: a_first\ngrid: {rate: [!!float .nan]}\n", "cannot be read as YAML"),
-    ("chapter: a_first\ngrid: {n: [!!set {1}]}\n", "cannot be read as YAML"),
-    ("grid: &g {n: [*g]}\n", "cannot be read as YAML"),
-    ("chapter: !!python/name:os.system x\n", "grid.yml cannot be read as YAML: line 1, column 10"),
-    ("[" * 5000, "cannot be read as YAML"),
-    ("a: " + "1" * 5000, "cannot be read as YAML"),
-    ("chapter: a_first\n", "list of values for each parameter"),
-    ("chapter: a_first\ngrid: {n: 3}\n", "list of values for each parameter"),
-    ("chapter: a_frist\ngrid: {n: [3]}\n", "unknown chapter 'a_frist'"),
-    ("chapter: a_first\ngrid: {m: [3]}\n", "unknown parameter of a_first 'm'"),
-    ("chapter: a_first\ngird: {n: [3]}\ngrid: {n: [3]}\n", "'gird'. Did you mean \"grid\"?"),
-    ("- a\n", "must hold a mapping"),
-    ("a: [\n", "grid.yml cannot be read as YAML: line 2, column 1: "),
-]
-
-
-@pytest.mark.parametrize(("text", "part"), SWEEPS)
-def test_a_faulty_grid_is_refused(book, text, part):
-    (book / "grid.yml").write_text(text)
-    result = symgen("sweep", "grid.yml")
-    assert result.exit_code == 2
-    assert part in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-
-
 PRESETS = [
     ("a_first: 3\n", "cpu.yml must hold, under a_first, parameters"),
     ("a_first: [n]\n", "cpu.yml must hold, under a_first, parameters"),
@@ -916,14 +831,6 @@ def test_a_faulty_preset_is_refused(book, text, part):
     assert result.exit_code == 2
     assert part in result.stderr
     assert len(result.stderr.splitlines()) == 1
-
-
-def test_without_dask_a_scheduler_is_an_error_that_names_the_extra(book, monkeypatch):
-    monkeypatch.setitem(sys.modules, "dask", None)
-    (book / "grid.yml").write_text("chapter: a_first\ngrid: {n: [2]}\n")
-    result = symgen("sweep", "grid.yml", "--scheduler", "tcp://localhost:1")
-    assert result.exit_code == 2
-    assert "symgen[cluster]" in result.stderr
 
 
 def test_progress_bars_leave_executed_chapters_and_other_widgets_stay():

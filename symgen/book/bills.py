@@ -1,0 +1,225 @@
+"""What a run will take, before it starts: hours, disk and memory of every chapter.
+
+Chapters that train networks are counted: how many samples are trained on, masked and split, from
+their parameters; and a few of each are timed on this machine. The others are taken to need what
+their stored execution has taken, scaled by the parameters that say how much there is to do. Nothing
+heavy is imported here before networks have to be timed.
+"""
+
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from symgen.book.parameters import DATASETS, NETWORKS
+from symgen.book.presets import defaults, read_chapter
+from symgen.book.processes import ended_with_us
+from symgen.book.work import BATCH, Piece, growth, pieces
+
+GIB = 2**30
+#: Seconds from which on a run is asked for before it starts.
+LONG = 600
+# What a chapter takes besides its networks, for its kernel, the processes that train, its figures:
+# so many times what it takes to load the libraries, and bytes.
+LOADS, HOST = 4, 0.8 * GIB
+# Samples on which records are measured (see `TrainingConfig`).
+EVALUATED = 800
+# Texts that come with the package; pixels of an unknown image.
+GENERATED, SIDE = {"tokens": 16, "vocabulary": 200}, 32
+# Of a bill of which nothing is known.
+NOTHING = (None, None, None, None)
+
+
+class Bill(NamedTuple):
+    """What a chapter will take; None for what is not known.
+
+    Attributes:
+        chapter: its name.
+        seconds: wall time on this machine.
+        disk, host, device: bytes of stored results, and of memory at most.
+        basis: how the seconds were found.
+    """
+
+    chapter: str
+    seconds: float | None
+    disk: float | None
+    host: float | None
+    device: float | None
+    basis: str
+
+
+def bills(
+    book: Path, wanted: Iterable[tuple[str, Mapping[str, Any], bool]], cores: int | None = None
+) -> list[Bill]:
+    """Return what chapters will take.
+
+    Args:
+        book: its folder.
+        wanted: of each chapter its name, the parameters that a run is given (see `resolve`), and
+            whether it would be run at all.
+        cores: that trainings are spread over; those of this machine by default.
+    """
+    found, counted = [], {}
+    for number, (chapter, given, runs) in enumerate(wanted):
+        own = read_chapter(book, chapter)
+        parameters = {**defaults(own), **given}
+        work = pieces(chapter, parameters)
+        unknown = {p.study["network"] for p in work} - {*NETWORKS}
+        if not runs:
+            found.append(Bill(chapter, 0.0, 0.0, 0.0, 0.0, "unchanged since its last run"))
+        elif unknown:
+            told = ", ".join(sorted(unknown))
+            found.append(Bill(chapter, *NOTHING, f"not known: network {told}"))
+        elif work:
+            found.append(Bill(chapter, *NOTHING, "timed below"))
+            counted[number] = work
+        else:
+            found.append(_scaled(chapter, own, parameters))
+    if counted:
+        for number, row in _timed(counted, cores or os.cpu_count() or 1).items():
+            found[number] = Bill(found[number].chapter, *row)
+    return found
+
+
+def _timed(counted: Mapping[int, list[Piece]], cores: int) -> dict[int, tuple]:
+    """Return the bills of chapters whose networks are timed, but for their names."""
+    import torch
+
+    from symgen.models.speed import measure_speed
+
+    speed, rest = measure_speed(), LOADS * _loading()
+    gpu, rows, met = torch.cuda.is_available(), {}, set[str]()
+    for number, work in counted.items():
+        seconds, disk, memory, free = rest, 0.0, 0.0, 0
+        for piece in work:
+            stored = _stored(piece)
+            there = sum(found or name in met for name, found in stored.items())
+            met.update(stored)  # the chapters of a run share trainings
+            left, (each, kept, held) = piece.trainings - there, _training(piece, speed)
+            side = 1 if gpu else max(1, min(cores, left))
+            seconds, disk = seconds + each * left / side, disk + kept * left
+            memory, free = max(memory, held * side + (side - 1) * HOST), free + there
+        known = f"; {free} trainings are stored, or of a chapter above" if free else ""
+        basis = f"timed here{known}"
+        host, device = (HOST, memory) if gpu else (HOST + memory, 0.0)
+        rows[number] = seconds, disk, host, device, basis
+    return rows
+
+
+def _loading() -> float:
+    """Return how many seconds a new process takes to load what trainings need."""
+    started = time.perf_counter()
+    command = ended_with_us("import symgen.method.trainings")
+    subprocess.run(command, capture_output=True, check=False)
+    return time.perf_counter() - started
+
+
+def _training(piece: Piece, speed: Any) -> tuple[float, float, float]:
+    """Return seconds, bytes on the disk and bytes of memory of one training of a piece."""
+    from symgen.models.speed import demand
+
+    study, known = piece.study, DATASETS.get(piece.study["dataset"])
+    asked = demand(
+        study["network"], side=(known and known.side) or SIDE,
+        **(GENERATED if known and known.words else {}),
+        width=study.get("options", {}).get("width"),
+    )  # fmt: skip
+    state, looks = speed.masked(asked.operations), study.get("checkpoints", 12) + 1
+    steps = speed.train(asked.operations) * piece.size * study["epochs"] * piece.longer
+    records = state * (min(piece.size, EVALUATED) + EVALUATED) * looks
+    samples, states = piece.extracted * study["samples"], 2 ** study["n"]
+    seconds = piece.networks * (steps + records)
+    seconds += samples * (state * states + speed.splits(study["n"]))
+    # Outputs, AND and OR effects, 8 bytes each.
+    disk = piece.networks * asked.weights * (looks + 2) + samples * states * 3 * 8
+    # Weights, gradients, states of the optimizer, and the copies made to store them.
+    return seconds, disk, 6 * asked.weights + 1.3 * BATCH * asked.kept
+
+
+def _stored(piece: Piece) -> dict[str, bool]:
+    """Return the name under which each training of a piece is stored as a whole; whether it is."""
+    if not piece.whole or piece.study["dataset"] not in DATASETS:
+        return {}
+    from symgen.fingerprints import code_fingerprint, fingerprint
+    from symgen.method import trainings
+    from symgen.storage import KEPT, cache_folder
+
+    found = {}
+    for study in trainings.seeded(trainings.Study.of(piece.study), piece.trainings):
+        without = trainings.never_run(study)
+        code = code_fingerprint(trainings.measure, trainings.Study, without=without)
+        name = f"trainings/{fingerprint({**study.key, 'code': code})}.safetensors"
+        found[name] = any((folder / name).exists() for folder in (cache_folder(), KEPT))
+    return found
+
+
+def _scaled(chapter: str, own: Any, parameters: Mapping[str, Any]) -> Bill:
+    """Return the bill of a chapter from what its stored execution has taken."""
+    about, before = own.metadata.get("symgen"), defaults(own)
+    if not about or "seconds" not in about:
+        return Bill(chapter, *NOTHING, "not known: it has no stored execution")
+    named = [k for k in ("network", "model", "dataset") if parameters.get(k) != before.get(k)]
+    if named:
+        return Bill(chapter, *NOTHING, f"not known: another {' and '.join(named)}")
+    factors = growth({**before, **about["parameters"]}, parameters)
+    # Not all of it grows with each of them.
+    told = "".join(f" x {v:.3g} ({k})" for k, v in factors.items())
+    basis = f"stored {about['seconds']:.0f} s{told}, at most" if told else "its stored execution"
+    host = about.get("memory", {}).get("host", 0) * 2**20
+    return Bill(chapter, about["seconds"] * math.prod(factors.values()), 0.0, host, 0.0, basis)
+
+
+def total(rows: Iterable[Bill]) -> float:
+    """Return the seconds of all chapters of which they are known."""
+    return sum(row.seconds or 0.0 for row in rows)
+
+
+def agreed(rows: Iterable[Bill], dry_run: bool, yes: bool) -> bool:
+    """Show what a long run will take, and return whether it is to start.
+
+    Args:
+        rows: of `bills`.
+        dry_run: show it, however short it is, and do not start.
+        yes: do not ask, as where there is no terminal to ask on.
+    """
+    rows = list(rows)
+    if dry_run or total(rows) > LONG:
+        click.echo(table(rows))
+        if not (dry_run or yes) and on_terminal():
+            click.confirm("Start it?", abort=True)
+    return not dry_run
+
+
+def on_terminal() -> bool:
+    """Return whether there is someone to ask."""
+    return sys.stdin.isatty()
+
+
+def table(rows: Iterable[Bill]) -> str:
+    """Return bills as lines of a terminal, with the sum of hours and disk and the most memory."""
+    rows = list(rows)
+    names = [row.chapter for row in rows]
+    disk, *memory = ([row[k] or 0.0 for row in rows] for k in (2, 3, 4))
+    most = Bill("all", total(rows), sum(disk), *(max(x, default=0.0) for x in memory), "")
+    missing = sum(row.seconds is None for row in rows)
+    most = most._replace(basis=f"{missing} not known" if missing else "")
+    width = max(map(len, [*names, "chapter"]))
+    lines = [f"{'chapter':<{width}}     hours  disk GiB  host GiB  device GiB  basis"]
+    for row in (*rows, most)[: None if len(rows) > 1 else 1]:
+        hours = _number(row.seconds and row.seconds / 3600, ".2f") if row.seconds != 0 else "0"
+        sizes = [_number(x and x / GIB, ".1f") for x in row[2:5]]
+        numbers = "".join(
+            f"{x:>{w}}" for x, w in zip([hours, *sizes], (10, 10, 10, 12), strict=True)
+        )
+        lines.append(f"{row.chapter:<{width}}{numbers}  {row.basis}".rstrip())
+    return "\n".join(lines)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "?" if value is None else format(value, form)

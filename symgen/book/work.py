@@ -1,0 +1,139 @@
+"""What a chapter has to do, counted from its parameters: trainings, extractions, and what grows."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from symgen.book.parameters import BASELINES, DATASETS, SPLITS, STUDY
+
+# Samples trained with together (see `TrainingConfig`).
+BATCH = 64
+# Training samples where all there are are taken and their number is not known.
+SOME = 6000
+
+
+def _followed(checkpoints: int, baselines: int) -> int:
+    # What `symgen.method.trainings.measure` extracts: the target at each checkpoint, the baselines,
+    # these untrained and for another class, and all on training samples and for their own classes.
+    return checkpoints + 3 + 5 * baselines
+
+
+# How many times interactions of all samples are extracted in each training of a chapter.
+EXTRACTED: dict[str, Callable[[int, int], int]] = {
+    **dict.fromkeys(
+        ("02_order_generalization", "03_three_phase_dynamics", "04_loss_gap_removal",
+         "where_phases_end", "when"), _followed
+    ),
+    "01_interaction_extraction": lambda c, b: 2,
+    "equally_sparse": lambda c, b: 2,
+    "A_sparsity_conditions": lambda c, b: 3,
+    "B_baseline_networks": lambda c, b: 1 + b,
+    "C_similarity_metric": lambda c, b: 1 + b,
+    "D_cross_validation": lambda c, b: 1 + b,
+    "choices": lambda c, b: 16,
+    "networks": lambda c, b: 0,
+    "E_penalty": lambda c, b: 1 + b,
+}  # fmt: skip
+# By what the time of other chapters grows; n counts as 2**n, and lists by their length.
+GROWS = (
+    "epochs", "train_size", "tune_epochs", "tune_size", "seeds", "samples", "steps", "functions",
+    "looks", "n", "strengths", "maskings", "further", "layers", "length",
+)  # fmt: skip
+
+
+class Piece(NamedTuple):
+    """Trainings that are alike, and what is extracted from each.
+
+    Attributes:
+        study: its parameters.
+        trainings: how many, with seeds 10 apart.
+        networks: of each training.
+        extracted: times that the interactions of all samples are extracted in each.
+        whole: whether each training is stored as a whole; see `symgen.method.trainings.measure`.
+        longer: how many times as long its steps are as plain ones.
+    """
+
+    study: dict[str, Any]
+    trainings: int
+    networks: int
+    extracted: int
+    whole: bool
+    longer: float = 1.0
+
+    @property
+    def size(self) -> int:
+        """Training samples of each network."""
+        known = DATASETS.get(self.study["dataset"])
+        there = sum(known.train) // self.networks if known else 0
+        return self.study.get("train_size") or there or SOME
+
+
+def pieces(chapter: str, parameters: Mapping[str, Any]) -> list[Piece]:
+    """Return what a chapter trains and extracts; nothing for a chapter that is not counted.
+
+    Args:
+        chapter: its name.
+        parameters: all of them, defaults included.
+    """
+    if chapter not in EXTRACTED:
+        return []
+    main = {"n": 10, "samples": 20} | {k: v for k, v in parameters.items() if k in STUDY}
+    main |= {"baselines": main.get("baselines", BASELINES.get(chapter, 2))}
+    main |= {"split": SPLITS[chapter]} if chapter in SPLITS else {}
+    seeds = parameters.get("seeds", 1)
+    side = parameters.get("side_seeds", seeds)
+    found = [(main, seeds)]
+    if "amounts" in parameters:
+        found = [
+            ({**main, "train_size": size, "epochs": epochs, "label_noise": wrong,
+              "options": {"width": width}}, seeds)
+            for size, epochs in parameters["amounts"]
+            for wrong in parameters["label_noises"] for width in parameters["widths"]
+        ]  # fmt: skip
+    if "planted" in parameters:
+        found.append(({**main, **parameters["planted"]}, seeds))
+    if "small_grid" in parameters:  # its other grid, and its two kinds of baseline networks
+        grid = parameters["small_grid"]
+        fewer = {"grid": grid, "n": min(grid**2, 9), "checkpoints": 1}
+        found.append(({**main, **fewer}, side))
+        for split in ("halves", "test"):
+            found.append(({**main, "split": split, "baselines": 1, "checkpoints": 1}, side))
+    found += [({**main, **other}, side) for other in parameters.get("others", [])]
+    plain = [_piece(chapter, *each) for each in found]
+    if "strengths" not in parameters:
+        return plain
+    # Plain, random, penalized and decayed ones, and those that tune the latter two; beside each
+    # seed's own baseline networks. Half of them run masked samples through every step as well.
+    arms = 4 * seeds + len(parameters["strengths"]) + len(parameters["decays"])
+    states = parameters["penalized"] * 2 ** parameters["m"] / parameters["every"]
+    added = {"trainings": arms, "networks": 1, "extracted": 1, "longer": 1 + states / BATCH / 2}
+    return [piece for each in plain for piece in (each, each._replace(**added))]
+
+
+def _piece(chapter: str, study: dict[str, Any], trainings: int) -> Piece:
+    extracted = EXTRACTED[chapter](study.get("checkpoints", 12), study["baselines"])
+    whole = EXTRACTED[chapter] is _followed
+    return Piece(study, trainings, 1 + study["baselines"], extracted, whole)
+
+
+def growth(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, float]:
+    """Return by what the work of a chapter grows, of each parameter that changes it.
+
+    Args:
+        old, new: all parameters, before and after.
+
+    Example:
+        >>> growth({"n": 8, "seeds": 2, "noise": 0.1}, {"n": 10, "seeds": 3, "noise": 0.2})
+        {'seeds': 1.5, 'n': 4.0}
+    """
+    found = {}
+    for name in GROWS:
+        before, after = (_amount(name, values.get(name)) for values in (old, new))
+        if before and after and before != after:
+            found[name] = after / before
+    return found
+
+
+def _amount(name: str, value: Any) -> float:
+    if isinstance(value, (list, tuple)):
+        return len(value)
+    return 2.0**value if name == "n" and value else float(value or 0)

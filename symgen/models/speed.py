@@ -1,0 +1,180 @@
+"""How fast this machine is now, and how much a network asks of it: no weights, no data."""
+
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from symgen.fingerprints import not_a_result
+from symgen.masking.mask_values import mean_feature
+from symgen.masking.outputs import masked_outputs
+from symgen.masking.patches import draw_patches
+from symgen.models.registry import build_network, device, lookup
+from symgen.split.sparsify import sparsify
+
+# Networks that are timed: name, pixels a side, samples of a step, and variables of the two samples
+# that are masked. A step of the first is mostly overhead, one of the second arithmetic.
+TIMED = (("cnn", 20, 64, 9), ("resnet18", 32, 8, 3))
+# Samples that are split, their variables, and how much longer one variable more takes.
+SPLIT, VARIABLES, GROWTH = 8, 7, 2.1
+
+
+@not_a_result
+class Demand(NamedTuple):
+    """What one sample asks of a network.
+
+    Attributes:
+        operations: floating-point operations of one forward pass.
+        weights: bytes of the weights.
+        kept: bytes that a backward pass needs to find kept.
+    """
+
+    operations: float
+    weights: float
+    kept: float
+
+
+@not_a_result
+class Rate(NamedTuple):
+    """Seconds of one sample: those that every sample takes, and those of an operation."""
+
+    base: float
+    each: float
+
+    def __call__(self, operations: float) -> float:
+        """Return the seconds of a sample with so many operations."""
+        return self.base + self.each * operations
+
+    @classmethod
+    def through(cls, small: tuple[float, float], large: tuple[float, float]) -> "Rate":
+        """Return the rate on which two pairs of operations and seconds lie; neither part is < 0.
+
+        Example:
+            >>> Rate.through((1.0, 3.0), (3.0, 7.0))
+            Rate(base=1.0, each=2.0)
+        """
+        each = max(0.0, (large[1] - small[1]) / (large[0] - small[0]))
+        base = small[1] - each * small[0]
+        return cls(base, each) if base >= 0 else cls(0.0, large[1] / large[0])
+
+
+@not_a_result
+@functools.cache
+def demand(
+    network: str, side: int = 32, classes: int = 10, tokens: int = 64, vocabulary: int = 30522,
+    width: int | None = None,
+) -> Demand:  # fmt: skip
+    """Return what one sample asks of a network, counted without any weights.
+
+    Args:
+        network: name for `build_network`.
+        side: pixels of an image.
+        classes: number of logits.
+        tokens: of a text.
+        vocabulary: of its tokenizer.
+        width: option of the architecture, if it has one.
+
+    Example:
+        >>> round(demand("cnn", side=20).operations / 1e6, 1)
+        1.7
+    """
+    line = lookup(network)
+    options: dict[str, Any] = {} if width is None else {"width": width}
+    kept: dict[int, Any] = {}
+    with torch.device("meta"):
+        if line.kind == "image":
+            model = line.build(classes, channels=3, image_size=side, **options)
+            x: Tensor = torch.zeros(2, 3, side, side)
+        else:
+            model = line.build(classes, vocabulary=vocabulary, **options)
+            x = torch.zeros(2, tokens, dtype=torch.long)
+    own = {p.untyped_storage()._cdata for p in model.parameters()}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()  # held, so that no two have one address
+        if storage._cdata not in own:
+            kept[storage._cdata] = storage
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with FlopCounterMode(display=False) as counter, hooks:
+        model.train()(x)
+    weights = sum(p.nbytes for p in model.parameters())
+    return Demand(
+        counter.get_total_flops() / 2, weights, sum(s.nbytes() for s in kept.values()) / 2
+    )
+
+
+@not_a_result
+class Speed(NamedTuple):
+    """What this machine needs, with one thread where it has no GPU.
+
+    Attributes:
+        train: seconds of a training sample, forward and backward, by operations.
+        masked: seconds of v on one masked state, by operations.
+        split: seconds of the split of one sample with `VARIABLES` variables.
+    """
+
+    train: Rate
+    masked: Rate
+    split: float
+
+    def splits(self, n: int) -> float:
+        """Return about how many seconds the split of one sample with n variables takes."""
+        return self.split * GROWTH ** (n - VARIABLES)
+
+
+@not_a_result
+def measure_speed() -> Speed:
+    """Time a few steps, masked outputs and splits on this machine, in some seconds."""
+    threads = torch.get_num_threads()
+    if device().type == "cpu":  # as where trainings run side by side
+        torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            steps, masked, split = [], [], 0.0
+            for network, side, batch, few in TIMED:
+                asked = demand(network, side).operations
+                model = build_network(network, image_size=side).to(device())
+                images = torch.rand(max(batch, SPLIT), 3, side, side)
+                step = functools.partial(_step, model, images[:batch])
+                steps.append((asked, _seconds(step) / batch))
+                run = functools.partial(_outputs, model.eval(), images[:2], few)
+                masked.append((asked, _seconds(run) / 2 ** (few + 1)))
+                if not split:
+                    v = _outputs(model, images[:SPLIT], VARIABLES)
+                    split = _seconds(functools.partial(sparsify, v, progress=False)) / SPLIT
+    finally:
+        torch.set_num_threads(threads)
+    return Speed(Rate.through(*steps), Rate.through(*masked), split)
+
+
+def _seconds(do: Callable[[], Any]) -> float:
+    """Return the middle one of up to three times, after a first that warms up."""
+    times: list[float] = []
+    while len(times) < 2 or (len(times) < 4 and sum(times) < 1):
+        started = time.perf_counter()
+        do()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[1:])
+
+
+def _step(model: nn.Module, images: Tensor) -> float:
+    logits = model.train()(images.to(device()))
+    loss = nn.functional.cross_entropy(logits, torch.zeros_like(logits[:, 0], dtype=torch.long))
+    model.zero_grad()
+    loss.backward()
+    return loss.item()
+
+
+def _outputs(model: nn.Module, images: Tensor, n: int) -> Tensor:
+    value = mean_feature(model, [images.to(device())])
+    places = draw_patches(len(images), n=n)
+    labels = torch.zeros(len(images), dtype=torch.long)
+    return masked_outputs(model, images, labels, places, value, progress=False)

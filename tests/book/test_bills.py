@@ -1,0 +1,201 @@
+"""What a run will take: what is counted, what is scaled, what is free, and who is asked."""
+
+import nbformat
+import pytest
+from conftest import ROOT, small_chapter
+from test_cli import loaded_by, symgen
+
+from symgen.book import bills, presets, runs, work
+from symgen.book.bills import Bill
+from symgen.method import trainings
+from symgen.models import speed
+from symgen.models.registry import build_network
+from symgen.storage import cache_folder
+
+SMALL = {
+    "dataset": "digits", "network": "cnn", "train_size": 60, "epochs": 4, "samples": 2, "n": 3,
+    "checkpoints": 2, "baselines": 1, "seed": 3,
+}  # fmt: skip
+EVEN = speed.Speed(speed.Rate(1.0, 0.0), speed.Rate(0.0, 0.0), 0.0)
+
+
+def all_of(chapter, preset="quick", **given):
+    defaults = presets.defaults(presets.read_chapter(ROOT, chapter))
+    return {**defaults, **presets.resolve(ROOT, chapter, preset, given)}
+
+
+def test_every_study_of_a_chapter_is_counted_with_its_own_trainings():
+    chapter = "02_order_generalization"
+    found = work.pieces(chapter, all_of(chapter, seeds=5, side_seeds=2))
+    assert [(p.study["network"], p.trainings, p.networks) for p in found] == [
+        ("cnn", 5, 3), ("bert-tiny", 5, 3), ("bert-tiny", 2, 3),
+    ]  # fmt: skip
+    assert [p.study["train_size"] for p in found] == [300, 1000, 500]
+    (checkpoints,) = {p.study["checkpoints"] for p in found}
+    assert {p.extracted for p in found} == {checkpoints + 3 + 10}
+
+
+def test_a_map_of_trainings_has_one_piece_a_cell():
+    given = {"amounts": [[50, 9], [70, 3]], "label_noises": [0.0], "widths": [2, 4], "seeds": 3}
+    found = work.pieces("when", {**all_of("when"), **given})
+    assert [(p.size, p.study["epochs"], p.study["options"]["width"]) for p in found] == [
+        (50, 9, 2), (50, 9, 4), (70, 3, 2), (70, 3, 4),
+    ]  # fmt: skip
+    assert {p.trainings for p in found} == {3}
+
+
+def test_all_samples_there_are_are_dealt_to_the_networks():
+    chapter = "networks"
+    (piece, *_) = work.pieces(chapter, {**all_of(chapter), "train_size": None, "baselines": 1})
+    assert piece.size == sum(bills.DATASETS["digits"].train) // 2
+
+
+@pytest.mark.parametrize("preset", presets.preset_names(ROOT))
+def test_every_chapter_that_trains_is_counted_at_every_preset(preset):
+    for chapter in presets.chapter_names(ROOT):
+        parameters = all_of(chapter, preset)
+        own = {"attributions", "your_own_network", "extractor", "paper_vs_here"}
+        assert bool(work.pieces(chapter, parameters)) == (
+            "network" in parameters and chapter not in own
+        )
+        for piece in work.pieces(chapter, parameters):
+            assert piece.trainings >= 1 and piece.size >= 1 and piece.study["epochs"] >= 1
+
+
+def test_a_training_has_as_many_extractions_as_are_counted(monkeypatch):
+    study = trainings.Study.of(SMALL)
+    (piece, *_) = work.pieces("where_phases_end", {**SMALL, "seeds": 1})
+    assert list(bills._stored(piece).values()) == [False]
+    counted = []
+    extract = trainings.Study.extract
+    monkeypatch.setattr(
+        trainings.Study, "extract", lambda *a, **k: counted.append(1) or extract(*a, **k)
+    )
+    trainings.measure(study)
+    assert len(counted) == piece.extracted
+    # Stored now, so it costs nothing; one more seed does.
+    assert list(bills._stored(piece._replace(trainings=2)).values()) == [True, False]
+    assert all((cache_folder() / name).exists() for name in bills._stored(piece))
+
+
+def test_trainings_are_spread_over_cores_shared_by_chapters_and_free_where_stored(monkeypatch):
+    monkeypatch.setattr(speed, "measure_speed", lambda: EVEN)
+    monkeypatch.setattr(bills, "_loading", lambda: 1.0)
+    monkeypatch.setattr(speed.torch.cuda, "is_available", lambda: False)
+    piece = work.Piece({**SMALL, "baselines": 0}, 4, 1, 0, True)
+    monkeypatch.setattr(bills, "_stored", lambda p: {f"{k}": k == 3 for k in range(p.trainings)})
+    # 60 samples in four epochs at a second each, three trainings that are not stored.
+    rows = bills._timed({0: [piece], 1: [piece._replace(trainings=5)]}, cores=2)
+    assert rows[0][0] == bills.LOADS + 240 * 3 / 2
+    assert rows[1][0] == bills.LOADS + 240 * 1
+    assert "1 trainings are stored" in rows[0][-1] and "4 trainings" in rows[1][-1]
+    one_core = bills._timed({0: [piece]}, cores=1)
+    assert one_core[0][0] == bills.LOADS + 240 * 3 and one_core[0][2] < rows[0][2]
+
+
+def stored(book, seconds, parameters):
+    chapter = small_chapter("a_first")
+    known = {"fingerprint": "x", "preset": "quick", "seconds": seconds, "parameters": parameters}
+    chapter.metadata["symgen"] = {**known, "memory": {"host": 512}}
+    nbformat.write(chapter, book / "chapters/a_first.ipynb")
+
+
+def bill_of(book, **given):
+    return bills.bills(book, [("a_first", presets.resolve(book, "a_first", "quick", given), True)])
+
+
+def test_other_chapters_are_scaled_from_their_stored_execution(book):
+    assert bill_of(book)[0].seconds is None
+    stored(book, 30.0, {})
+    (row,) = bill_of(book, rate=0.5)
+    assert (row.seconds, row.host, row.basis) == (30.0, 512 * 2**20, "its stored execution")
+    (row,) = bill_of(book, n=5)  # for 3
+    assert (row.seconds, row.basis) == (120.0, "stored 30 s x 4 (n), at most")
+    assert bill_of(book, dataset="other")[0].basis == "not known: another dataset"
+    stored(book, 30.0, {"n": 4})
+    assert bill_of(book)[0].seconds == 15.0
+
+
+def test_what_is_unchanged_costs_nothing(book):
+    stored(book, 3600.0, {})
+    assert "1.00" in symgen("run", "a_first", "--dry-run").output
+    runs.execute(book, "a_first", "quick", {}, book / "_build/runs/quick")
+    told = symgen("run", "a_first", "--dry-run").output
+    assert "unchanged since its last run" in told and "1.00" not in told
+    assert "1.00" in symgen("run", "a_first", "--dry-run", "--force").output
+
+
+def test_the_table_sums_hours_and_disk_and_has_the_most_memory():
+    rows = [
+        Bill("one", 3600.0, 2**30, 3 * 2**30, 0.0, "timed here"),
+        Bill("another", 1800.0, 2**31, 2**30, 2**30, "timed here"),
+        Bill("third", None, None, None, None, "not known"),
+    ]
+    *_, third, total = bills.table(rows).splitlines()
+    assert third.split()[:5] == ["third", "?", "?", "?", "?"]
+    assert total.split() == ["all", "1.50", "3.0", "3.0", "1.0", "1", "not", "known"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "terminal", "words", "answer", "shown", "runs_it"),
+    [
+        (599, True, [], None, False, True),
+        (601, True, [], "n\n", True, False),
+        (601, True, [], "y\n", True, True),
+        (601, True, ["--yes"], None, True, True),
+        (601, False, [], None, True, True),
+        (601, True, ["--dry-run"], None, True, False),
+        (1, True, ["--dry-run", "--yes"], None, True, False),
+        (601, True, ["--billed"], None, False, True),
+    ],
+)
+def test_a_long_run_is_shown_and_asked_about(
+    book, monkeypatch, seconds, terminal, words, answer, shown, runs_it
+):
+    from click.testing import CliRunner
+
+    from symgen.book import cli
+
+    stored(book, float(seconds), {})
+    ran = []
+    outcome = runs.Outcome("done", book / "x.ipynb", "done")
+    monkeypatch.setattr(runs, "execute", lambda *_: ran.append(1) or outcome)
+    monkeypatch.setattr(bills, "on_terminal", lambda: terminal)
+    result = CliRunner().invoke(cli.app, ["run", "a_first", *words], input=answer)
+    assert ("hours" in result.output) == shown
+    assert ("Start it?" in result.output) == (answer is not None)
+    assert bool(ran) == runs_it
+    assert result.exit_code == (answer == "n\n")
+
+
+def test_the_bill_of_a_chapter_without_networks_loads_nothing_heavy():
+    assert loaded_by("run", "00_planted_logic", "--dry-run", "--force") == (0, [])
+
+
+def test_what_a_network_asks_is_counted_as_it_is():
+    model = build_network("cnn", image_size=20)
+    assert speed.demand("cnn", side=20).weights == sum(p.nbytes for p in model.parameters())
+    # Convolutions and the linear layer scale with the number of pixels.
+    few, many = (speed.demand("vgg11", side=side) for side in (32, 64))
+    assert 3 < many.operations / few.operations < 4.1 and many.kept > 3 * few.kept
+    text = speed.demand("bert-tiny", tokens=16, vocabulary=200)
+    assert speed.demand("bert-tiny", tokens=32, vocabulary=200).operations > 1.9 * text.operations
+
+
+def test_a_machine_is_timed_with_one_thread_and_left_as_it_was(monkeypatch):
+    import torch
+
+    threads, times, state = [], iter(range(1, 9)), torch.random.get_rng_state()
+
+    def seconds(do):
+        threads.append(torch.get_num_threads())
+        return float(next(times))
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(speed, "_seconds", seconds)
+    monkeypatch.setattr(speed, "_outputs", lambda *_: None)
+    found = speed.measure_speed()
+    assert found.split == 3 / 8 and found.splits(8) == pytest.approx(2.1 * 3 / 8)
+    assert found.train(speed.demand("resnet18").operations) == pytest.approx(4 / 8)
+    assert torch.get_num_threads() == before and set(threads) == {1}
+    assert torch.equal(state, torch.random.get_rng_state())

@@ -1,0 +1,301 @@
+"""Sweeps: which runs a file asks for, what is kept of them, and what a cluster may lose."""
+
+import csv
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import psutil
+import pytest
+from conftest import ROOT, small_chapter
+from test_bills import stored
+from test_cli import symgen
+
+from symgen.book import presets, sweeps
+
+
+def test_sweep_runs_every_combination_and_continues(book, monkeypatch):
+    grid = book / "grid.yml"
+    grid.write_text("chapter: a_first\ngrid: {n: [2], fail: [false, true]}\n")
+    result = symgen("sweep", grid)
+    assert result.exit_code == 1, result.output
+    index = book / "_build/sweeps/grid/index.csv"
+
+    def rows():
+        return list(csv.DictReader(index.read_text().splitlines()))
+
+    assert [(r["n"], r["fail"], r["status"]) for r in rows()] == [
+        ("2", "false", "done"),
+        ("2", "true", "failed"),
+    ]
+    assert "failed as told" in rows()[1]["error"]
+    assert (index.parent / rows()[0]["folder"] / "a_first.ipynb").exists()
+
+    grid.write_text("chapter: a_first\ngrid: {n: [2, 4], fail: [false]}\n")
+    started, start = [], sweeps._run_one
+    monkeypatch.setattr(sweeps, "_run_one", lambda *a: started.append(a) or start(*a))
+    assert symgen("sweep", grid).exit_code == 0
+    # The index has both passes; for what was done no process is started.
+    assert [(r["pass"], r["n"], r["status"]) for r in rows()] == [
+        ("1", "2", "done"),
+        ("1", "2", "failed"),
+        ("2", "2", "unchanged"),
+        ("2", "4", "done"),
+    ]
+    assert len(started) == 1
+
+
+def commands_of(monkeypatch, text):
+    """The commands of a sweep, one a cell, which are not run."""
+    asked = []
+
+    def done(arguments, *_):
+        asked.append(arguments)
+        return {"status": "done", "seconds": 0.0, "error": ""}
+
+    monkeypatch.setattr(sweeps, "_run_one", done)
+    Path("grid.yml").write_text(text)
+    result = symgen("sweep", "grid.yml")
+    assert result.exit_code == 0, result.output
+    assert all(words[-1] == "--billed" and words[-3] == "--out" for words in asked)
+    return [words[1:-3] for words in asked]
+
+
+@pytest.mark.parametrize("chapters", ["all", "[b_second, a_first]"])
+def test_a_sweep_over_several_chapters_has_a_cell_each(book, monkeypatch, chapters):
+    found = commands_of(monkeypatch, f"chapter: {chapters}\ngrid: {{rate: [-0.5]}}\n")
+    names = ["a_first", "b_second"] if chapters == "all" else ["b_second", "a_first"]
+    assert found == [[x, "--preset", "quick", "-p", "rate", "-0.5"] for x in names]
+
+
+def test_cases_are_a_list_which_a_grid_multiplies(book, monkeypatch):
+    text = """
+chapter: a_first
+preset: cpu
+cases: [{n: 4}, {rate: 0.5, chapter: [a_first, b_second]}, {n: 4}]
+grid: {dataset: [digits, other]}
+"""
+    found = commands_of(monkeypatch, text)
+    short = [(x[0], *(x[i] for i in range(4, len(x), 3)), *x[5::3]) for x in found]
+    assert short == [
+        ("a_first", "n", "dataset", "4", "digits"),
+        ("a_first", "n", "dataset", "4", "other"),
+        ("a_first", "rate", "dataset", "0.5", "digits"),
+        ("b_second", "rate", "dataset", "0.5", "digits"),
+        ("a_first", "rate", "dataset", "0.5", "other"),
+        ("b_second", "rate", "dataset", "0.5", "other"),
+    ]
+
+
+def test_a_whole_preset_is_a_sweep(book, monkeypatch):
+    found = commands_of(monkeypatch, "chapter: all\npreset: cpu\ncases: [{}]\n")
+    assert found == [[x, "--preset", "cpu"] for x in ("a_first", "b_second")]
+
+
+def test_the_bill_of_a_sweep_is_that_of_all_its_cells(book):
+    stored(book, 360.0, {})
+    Path("grid.yml").write_text("chapter: a_first\ngrid: {n: [3, 4], rate: [1.0, 2.0]}\n")
+    told = symgen("sweep", "grid.yml", "--dry-run").output.splitlines()
+    assert len(told) == 6 and told[-1].split()[:2] == ["all", "0.60"]
+    assert not (book / "_build").exists()
+
+
+def test_a_sweep_with_too_many_runs_is_refused_before_any_work(book, monkeypatch):
+    monkeypatch.setattr(presets, "resolve_all", None)
+    values = list(range(1000))
+    (book / "grid.yml").write_text(f"chapter: a_first\ngrid: {{n: {values}, rate: {values}}}\n")
+    result = symgen("sweep", "grid.yml")
+    assert result.exit_code == 2
+    assert "asks for 1,000,000 runs" in result.stderr and "at most 10,000" in result.stderr
+
+
+SWEEPS = [
+    ("null", "grid.yml must hold, under grid, a list"),
+    ("chapter: a_first\ncases: {n: 3}\n", "under cases, a list of sets of parameters"),
+    ("chapter: a_first\ncases: []\n", "under cases, a list of sets of parameters"),
+    ("chapter: a_first\ncases: [n]\n", "under cases, a list of sets of parameters"),
+    ("chapter: a_first\ncases: [{m: 3}]\n", "unknown parameter of a_first 'm'"),
+    ("cases: [{n: 3, chapter: a_frist}]\n", "unknown chapter 'a_frist'"),
+    ("chapter: null\ngrid: {n: [3]}\n", "no chapter named"),
+    ("chapter: 3\ngrid: {n: [3]}\n", "unknown chapter '3'"),
+    ("chapter: {a: 1}\ngrid: {n: [3]}\n", "unknown chapter"),
+    ("chapter: a_first\npreset: null\ngrid: {n: [3]}\n", "unknown preset 'None'"),
+    ("chapter: a_first\npreset: [quick]\ngrid: {n: [3]}\n", "unknown preset"),
+    ("chapter: a_first\ngrid: {n: [1:30]}\n", "'1:30'"),
+    ("chapter: a_first\ngrid: {null: [3]}\n", "every name must be a word"),
+    ("null: a_first\n", "every name must be a word"),
+    ("chapter: a_first\ngrid: {rate: [!!float .nan]}\n", "cannot be read as YAML"),
+    ("chapter: a_first\ngrid: {n: [!!set {1}]}\n", "cannot be read as YAML"),
+    ("grid: &g {n: [*g]}\n", "cannot be read as YAML"),
+    ("chapter: !!python/name:os.system x\n", "grid.yml cannot be read as YAML: line 1, column 10"),
+    ("[" * 5000, "cannot be read as YAML"),
+    ("a: " + "1" * 5000, "cannot be read as YAML"),
+    ("chapter: a_first\n", "list of values for each parameter"),
+    ("chapter: a_first\ngrid: {n: 3}\n", "list of values for each parameter"),
+    ("chapter: a_frist\ngrid: {n: [3]}\n", "unknown chapter 'a_frist'"),
+    ("chapter: a_first\ngrid: {m: [3]}\n", "unknown parameter of a_first 'm'"),
+    ("chapter: a_first\ngird: {n: [3]}\ngrid: {n: [3]}\n", "'gird'. Did you mean \"grid\"?"),
+    ("- a\n", "must hold a mapping"),
+    ("a: [\n", "grid.yml cannot be read as YAML: line 2, column 1: "),
+]
+
+
+@pytest.mark.parametrize(("text", "part"), SWEEPS)
+def test_a_faulty_grid_is_refused(book, text, part):
+    (book / "grid.yml").write_text(text)
+    result = symgen("sweep", "grid.yml")
+    assert result.exit_code == 2
+    assert part in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_without_dask_a_scheduler_is_an_error_that_names_the_extra(book, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dask", None)
+    (book / "grid.yml").write_text("chapter: a_first\ngrid: {n: [2]}\n")
+    result = symgen("sweep", "grid.yml", "--scheduler", "tcp://localhost:1")
+    assert result.exit_code == 2
+    assert "symgen[cluster]" in result.stderr
+
+
+def test_tables_are_joined_with_the_parameters_as_columns(book):
+    sweep = book / "_build/sweeps/grid"
+    # As runs leave them, without the seconds that these take.
+    rows = []
+    for number, (n, rate, status) in enumerate(
+        [(4, "", "done"), (5, "0.5", "unchanged"), (6, "", "failed")]
+    ):
+        tables = sweep / str(number) / "tables"
+        tables.mkdir(parents=True)
+        pd.DataFrame({"n": [n, n], "k": [0, 1]}).to_csv(tables / "a_first.found.csv", index=False)
+        pd.DataFrame({"x": [1.5]}).to_csv(tables / "b_second.other.csv", index=False)
+        about = {"pass": 1, "chapter": "a_first", "n": n, "rate": rate, "status": status}
+        rows.append({**about, "seconds": 0.0, "error": "", "folder": str(number)})
+    pd.DataFrame(rows).to_csv(sweep / "index.csv", index=False)
+    result = symgen("collect", sweep)
+    assert result.exit_code == 0 and "a_first.found.csv: 4 rows" in result.output
+    (joined,) = (sweep / "tables").iterdir()
+    lines = ["parameter n,rate,n,k", "4,,4,0", "4,,4,1", "5,0.5,5,0", "5,0.5,5,1"]
+    assert joined.read_text().splitlines() == lines
+
+
+@pytest.mark.parametrize("text", [None, "", "a,b\n1,2\n"])
+def test_a_folder_without_a_whole_index_is_refused(book, text):
+    folder = book / "_build/sweeps/grid"
+    folder.mkdir(parents=True)
+    if text is not None:
+        (folder / "index.csv").write_text(text)
+    result = symgen("collect", folder)
+    assert result.exit_code == 2 and "index" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+KILLED = """
+import os, pathlib, signal
+mark = pathlib.Path("met")
+if not mark.exists():
+    mark.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_run_whose_process_is_killed_is_started_once_more(book, monkeypatch):
+    def ended_as(code):
+        monkeypatch.setattr(sweeps, "ended_with_us", lambda *_: [sys.executable, "-c", code])
+        return sweeps._run_one([], str(book), {})
+
+    assert ended_as(KILLED)["status"] == "unchanged"
+    found = ended_as(KILLED.replace("not mark", "mark"))  # each time
+    assert (found["status"], found["error"]) == ("failed", "its process was ended by signal 9")
+
+
+def dask_process(kind, *arguments):
+    """Start a scheduler or a worker in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", f"distributed.cli.dask_{kind}", *arguments, "--no-dashboard"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+SLOW = """
+import os, time
+from pathlib import Path
+Path("begun").mkdir(exist_ok=True)
+Path("begun", f"{n}-{os.getpid()}").touch()
+if fail:
+    raise ValueError("failed as told")
+while n == 2 and not Path("go_on").exists():
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_lost_worker_and_a_failing_cell_leave_no_cell_undone(book, monkeypatch):
+    pytest.importorskip("distributed")
+    nbformat.write(small_chapter("a_first", SLOW, whole=False), book / "chapters/a_first.ipynb")
+    Path("grid.yml").write_text("chapter: a_first\ncases: [{n: 2}, {n: 3, fail: true}, {n: 4}]\n")
+    address, begun = book / "scheduler.json", book / "chapters/begun"
+    command = [sys.executable, "-m", "symgen", "sweep", "grid.yml", "--scheduler"]
+    file = ["--scheduler-file", str(address)]
+    processes = [dask_process("scheduler", "--port", "0", *file)]
+
+    def until(what):
+        deadline = time.monotonic() + 200
+        while not (found := what()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        return found
+
+    def runs_of(n):
+        return [int(path.name.split("-")[1]) for path in begun.glob(f"{n}-*")]
+
+    try:
+        until(address.exists)
+        where = until(lambda: __import__("json").loads(address.read_text() or "{}")["address"])
+        worker = [*file, "--no-nanny", "--nthreads", "1"]
+        workers = [dask_process("worker", *worker) for _ in range(2)]
+        processes += workers
+        sweep = subprocess.Popen(
+            [*command, where],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        processes.append(sweep)
+        (kernel,) = until(lambda: runs_of(2))
+        lost = next(
+            w for w in workers if kernel in {c.pid for c in psutil.Process(w.pid).children(True)}
+        )
+        family = psutil.Process(lost.pid).children(recursive=True)
+        lost.kill()
+        until(lambda: len(runs_of(2)) == 2)  # on the other one
+        (book / "chapters/go_on").touch()
+        told, _ = sweep.communicate(timeout=200)
+        _, left = psutil.wait_procs(family, timeout=20)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert not left and sweep.returncode == 1, told
+    rows = list(csv.DictReader((book / "_build/sweeps/grid/index.csv").read_text().splitlines()))
+    assert [(r["n"], r["status"]) for r in rows] == [("2", "done"), ("3", "failed"), ("4", "done")]
+    assert "failed as told" in rows[1]["error"]
+
+
+def test_a_scheduler_that_does_not_answer_is_told(book, monkeypatch):
+    distributed = pytest.importorskip("dask.distributed")
+
+    def client(**_):
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(distributed, "Client", client)
+    Path("grid.yml").write_text("chapter: a_first\ngrid: {n: [2]}\n")
+    result = symgen("sweep", "grid.yml", "--scheduler", "tcp://localhost:1")
+    assert (
+        result.exit_code == 2 and "no dask scheduler answers at tcp://localhost:1" in result.stderr
+    )
