@@ -30,7 +30,7 @@ def test_every_study_of_a_chapter_is_counted_with_its_own_trainings():
     assert [(p.study["network"], p.trainings, p.networks) for p in found] == [
         ("cnn", 5, 3), ("bert-tiny", 5, 3), ("bert-tiny", 2, 3),
     ]  # fmt: skip
-    assert [p.study["train_size"] for p in found] == [300, 1000, 500]
+    assert [p.study["train_size"] for p in found] == [300, 500, 500]
     (checkpoints,) = {p.study["checkpoints"] for p in found}
     assert {p.extracted for p in found} == {checkpoints + 3 + 10}
 
