@@ -20,12 +20,12 @@ book: $(READY)
 	@$(BIN)/symgen run all --preset quick --yes; status=$$?; [ $$status -le 1 ] || exit $$status; \
 	$(BIN)/symgen html --from _build/runs/quick && exit $$status
 
-# First each file on one core: its networks are small, and threads would wait for each other. Then
-# the chapters one after the other, as users run them, with as many threads as the machine gives; what
-# they computed is held against what is stored.
+# First each file on one core, the longest test by test: its networks are small, and threads would wait
+# for each other. Then the chapters one after the other, as users run them, with as many threads as the
+# machine gives; what they computed is held against what is stored.
 test: $(READY)
 	@failed=0; \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile \
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadgroup \
 	  tests symgen --ignore tests/test_notebooks.py --ignore tests/test_fresh_tables.py \
 	  || failed=1; \
 	rm -rf _build/fresh; \

@@ -146,3 +146,10 @@ def book(tmp_path, monkeypatch) -> Path:
     (folder / "chapters/presets/cpu.yml").write_text("a_first: {n: 5}\n")
     monkeypatch.chdir(folder)
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Share out tests by their files, whose fixtures are made once; but the longest one by one."""
+    for item in items:
+        alone = item.path.name == "test_parameters.py"
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if alone else str(item.path)))

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 from conftest import ROOT, small_chapter
 
-from symgen.book import cli, editions, notebooks, presets, runs
+from symgen.book import cli, editions, notebooks, presets, runs, stopping
 
 
 def symgen(*arguments):
@@ -528,7 +528,7 @@ def test_a_signal_that_a_library_takes_for_its_own_error_ends_the_run(book, monk
             return runs.Outcome("failed", book / "none", repr(error))
 
     monkeypatch.setattr(runs, "execute", execute)
-    before = signal.signal(signal.SIGINT, cli.CTRL_C)
+    before = signal.signal(signal.SIGINT, stopping.CTRL_C)
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     result = symgen("run", "all")
     kept = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]

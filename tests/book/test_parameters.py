@@ -79,7 +79,7 @@ OWN: dict[str, dict] = {
     "when": {**FOUR, "dataset": ("digits",), "network": ("cnn",)},
     # Eleven variables, for which another solver comes first, are tried once, in 01.
     "00_planted_logic": {"n": (7, 8, 9)}, "01_interaction_extraction": {"n": (1, 3, 4, 11)},
-    "your_own_network": {"n": (2, 3, 10)},
+    "your_own_network": {"n": (2, 10), "epochs": (1,), "seed": (3,), "noise": (0,)},
     "05_llm_interactions": {
         **LANGUAGE, "masking": ("mean", "corpus", "remove", "_"), "whole": (False, True),
         "maskings": (["corpus"], ["two words"], ["mean", "_", "remove"]),
