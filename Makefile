@@ -21,16 +21,17 @@ book: $(READY)
 	$(BIN)/symgen html --from _build/runs/quick && exit $$status
 
 # First each file on one core, the longest test by test: its networks are small, and threads would wait
-# for each other. Then the chapters one after the other, as users run them, with as many threads as the
-# machine gives; what they computed is held against what is stored.
+# for each other. Then the chapters, with as many threads as the machine gives, as users run them; and
+# what they computed is held against what is stored.
 test: $(READY)
 	@failed=0; \
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadgroup \
 	  tests symgen --ignore tests/test_notebooks.py --ignore tests/test_fresh_tables.py \
 	  || failed=1; \
-	rm -rf _build/fresh; \
-	SYMGEN_OUT='$(CURDIR)/_build/fresh' $(BIN)/python -m pytest -q tests/test_notebooks.py chapters \
-	  tests/test_fresh_tables.py || failed=1; \
+	rm -rf _build/fresh; export SYMGEN_OUT='$(CURDIR)/_build/fresh'; \
+	$(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadgroup \
+	  tests/test_notebooks.py chapters || failed=1; \
+	$(BIN)/python -m pytest -q tests/test_fresh_tables.py || failed=1; \
 	exit $$failed
 
 html: $(READY)

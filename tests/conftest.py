@@ -33,8 +33,9 @@ def pytest_configure(config):
         config.symgen_cache = tempfile.mkdtemp(prefix="symgen-cache-")
         os.environ["SYMGEN_CACHE"] = config.symgen_cache
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    compared = any("test_fresh_tables" in argument for argument in config.args)
-    for name in ("SYMGEN_DATA", "SYMGEN_RUN", *["SYMGEN_OUT"] * (not compared)):
+    # Tables are kept where it is chapters that run, or what they left that is looked at.
+    kept = any(re.search(r"test_fresh_tables|chapters", argument) for argument in config.args)
+    for name in ("SYMGEN_DATA", "SYMGEN_RUN", *["SYMGEN_OUT"] * (not kept)):
         os.environ.pop(name, None)
 
     import torch
@@ -149,7 +150,10 @@ def book(tmp_path, monkeypatch) -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Share out tests by their files, whose fixtures are made once; but the longest one by one."""
+    """Share out tests by their files, whose fixtures are made once; but the longest one by one.
+
+    The cells of a chapter follow each other in one process.
+    """
     for item in items:
         alone = item.path.name == "test_parameters.py"
         item.add_marker(pytest.mark.xdist_group(item.nodeid if alone else str(item.path)))

@@ -23,6 +23,7 @@ STORED = [ROOT / "chapters" / f"{name}.ipynb" for name in CHAPTERS]
 STORED += sorted((ROOT / "data" / "editions").glob("*/*.ipynb"))
 MACHINE = re.compile(r"(?<![\w+/=.~-])/(?:root|home|Users|work|tmp|mnt|var)/[\w.-]+")
 LONGEST_CELL = 20
+LONGEST_LINE = 80  # what a page shows at 1,280 pixels without cutting it
 
 
 def code_lines(source):
@@ -88,6 +89,12 @@ def test_no_function_is_defined_but_what_a_chapter_teaches(chapter):
 def test_cells_are_short(chapter):
     for cell in notebooks.own_code(chapter)[1:]:
         assert len(code_lines(cell.source)) <= LONGEST_CELL, cell.source
+
+
+def test_no_line_of_code_is_cut_on_its_page(chapter):
+    for cell in chapter.cells:
+        lines = cell.source.splitlines() if cell.cell_type == "code" else []
+        assert all(len(line) <= LONGEST_LINE for line in lines), cell.source
 
 
 def test_the_page_starts_with_its_title_and_needs_no_other_headline(chapter):

@@ -13,11 +13,13 @@ import torch
 from conftest import ROOT
 from IPython.display import Markdown
 
+import symgen
 from symgen import Chapter, figures, load_dataset
 from symgen.book import presets
 from symgen.book.parameters import DATASETS, MODELS, NETWORKS, check_parameters
 from symgen.book.rules import CHAPTERS, RULES
 from symgen.data import hub as sources
+from symgen.method import dynamics, extraction, trainings, transfer
 from symgen.models import language
 from symgen.models import registry as networks
 
@@ -120,6 +122,18 @@ def one_process(monkeypatch):
     monkeypatch.setattr(
         Chapter, "map", staticmethod(lambda function, items: [*map(function, items)])
     )
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch):
+    """A chance level is an average over draws; two of them go the same way as twenty."""
+    whole = transfer.chance_level
+
+    def level(*given, draws=2, **options):
+        return whole(*given, draws=min(draws, 2), **options)
+
+    for place in (symgen, transfer, dynamics, extraction, trainings):
+        monkeypatch.setattr(place, "chance_level", level)
 
 
 def admitted(name, values):
