@@ -1,6 +1,7 @@
 """Every parameter a chapter admits it runs with; every other is refused before any work."""
 
 import ast
+import functools
 import random
 import re
 import warnings
@@ -19,7 +20,9 @@ from symgen.book import presets
 from symgen.book.parameters import DATASETS, MODELS, NETWORKS, check_parameters
 from symgen.book.rules import CHAPTERS, RULES
 from symgen.data import hub as sources
-from symgen.method import dynamics, extraction, trainings, transfer
+from symgen.data.texts import split_texts
+from symgen.method import dynamics, extraction, trainings, transfer, tuning
+from symgen.method import language as language_studies
 from symgen.models import language
 from symgen.models import registry as networks
 
@@ -134,6 +137,18 @@ def few_draws(monkeypatch):
 
     for place in (symgen, transfer, dynamics, extraction, trainings):
         monkeypatch.setattr(place, "chance_level", level)
+
+
+@functools.cache
+def few_texts(name):
+    """The first texts of every part: where none will do as a prompt, all of them are tried."""
+    return {part: texts[:80] for part, texts in split_texts(name).items()}
+
+
+@pytest.fixture(autouse=True)
+def short_searches(monkeypatch):
+    for place in (language_studies, tuning):
+        monkeypatch.setattr(place, "split_texts", few_texts)
 
 
 def admitted(name, values):
