@@ -149,11 +149,23 @@ def book(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Share out tests by their files, whose fixtures are made once; but the longest one by one.
+LONGEST = "test_parameters.py"
 
-    The cells of a chapter follow each other in one process.
-    """
-    for item in items:
-        alone = item.path.name == "test_parameters.py"
-        item.add_marker(pytest.mark.xdist_group(item.nodeid if alone else str(item.path)))
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest comes first, so that no worker is left with it at the end."""
+    items.sort(key=lambda item: item.path.name != LONGEST)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Share out tests by their files, whose fixtures are made once; but the longest one by one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.split("::")[0]
+            return nodeid if file.endswith(LONGEST) else file
+
+    config.option.loadscopereorder = False  # the order is the one above
+    return ByFile(config, log)

@@ -75,6 +75,7 @@ SHARE = number("0 or more, up to 1", lambda x: 0 <= x <= 1)
 KAPPA = number("0 or more, below 1", lambda x: 0 <= x < 1)
 TAU = number("above 0, up to 1", lambda x: 0 < x <= 1)
 RATE = number("above 0, up to 1e+06", lambda x: 0 < x <= 1e6)
+DTYPES = ("float64", "float32", "bfloat16", "float16")
 MAPPING = Rule("a mapping from names to values", lambda x: isinstance(x, Mapping))
 SPLIT = Rule(
     'None, "halves", "test", "thirds", or "parts:K" with a whole number K, 1 or more',
@@ -104,7 +105,7 @@ RULES: dict[str, Rule] = {
     "pool": COUNT, "penalized": COUNT, "every": COUNT,
     # Of the chapters on language models.
     "model": NAME, "baseline": NAME, "old": ID, "vocabularies": several(COUNT, 2, 2),
-    "width": MANY, "layers": FEW, "length": COUNT, "tail": SIZE, "dtype": optional(NAME),
+    "width": MANY, "layers": FEW, "length": COUNT, "tail": SIZE, "dtype": one_of(None, *DTYPES),
     "prompt": TEXT, "target": TEXT, "phrases": several(NAME), "probability": SHARE,
     "masking": NAME, "maskings": several(NAME, 1), "whole": FLAG, "instructions": FLAG,
     "further": several(ID), "tune_size": optional(COUNT), "tune_epochs": MANY, "tune_rate": RATE,
@@ -115,7 +116,7 @@ LANGUAGE = {
     "learning_rate": RATE, "mixed_precision": one_of("no", "bf16"),
     "length": whole(2), "phrases": several(NAME, 0, 16),
     "width": Rule("a multiple of 16, up to 10,000", lambda x: MANY.holds(x) and x % 16 == 0),
-    "dtype": one_of(None, "auto", "float64", "float32", "bfloat16", "float16"),
+    "dtype": one_of(None, "auto", *DTYPES),
 }  # fmt: skip
 CHAPTERS: dict[str, dict[str, Rule]] = {
     "00_planted_logic": {"n": whole(8, 12)},
