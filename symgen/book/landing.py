@@ -6,44 +6,48 @@ import nbformat
 import pandas as pd
 
 from symgen.book.tables import Page, counted, signed
+from symgen.method.statistics import Interval
 
 #: Claims to their words on the landing page, in its order.
 HELD = {
     "low_orders": "Simple interactions generalize better than complex ones.",
+    "untrained_baseline": "Trained networks share more of what a network has learned than "
+    "untrained ones do.",
     "power": "The generalization power first rises, then falls.",
     "power_above_chance": "So does what of it lies above chance.",
-    "gap": "The loss gap opens while it falls.",
+    "count": "The number of interactions first falls, then rises.",
+    "gap": "The loss gap opens while the generalization power falls.",
     "removal_shrunk": "Taking out what does not generalize closes more of the loss gap than making "
     "the network less sure of itself.",
-    "extractor_count": "How far the number of interactions falls at first depends on how they are "
-    "extracted.",
+    "extractor_count": "By the field's usual procedure the number of interactions falls farther at "
+    "first than by the exact split.",
     "power_beats_simpler": "Generalization power tells the loss gap better than simpler measures.",
 }
-# Verdicts of the map of trainings, by the rules in its columns.
-FINDINGS = ("finding 1", "finding 2", "above chance", "finding 3")
 # From the smallest networks and data to the largest.
 PRESETS = ("quick", "cpu", "gpu", "paper")
 ANSWERS = {
     "shown wherever it was tested": lambda found: found.eq("shown").all(),
     "shown in some settings": lambda found: found.eq("shown").any(),
     "not so, or no difference": lambda found: found.isin(["opposite", "absent"]).any(),
-    "nobody knows yet": lambda found: True,
+    "our runs cannot say": lambda found: True,
 }
 
 
-def held(claims: pd.DataFrame, cells: pd.DataFrame) -> str:
+def held(claims: pd.DataFrame, effects: pd.DataFrame) -> str:
     """Return what became of the main claims, one line each, in Markdown.
 
     Args:
-        claims: of `read_results`, with the rows that the pages show.
-        cells: the table ``verdicts`` of the map of trainings; perhaps empty.
+        claims: of `read_results`, with the rows that the pages show. Of a claim the map of
+            trainings counts where it has it, else the first setting.
+        effects: of `effect_table`, what the factors of that map do; perhaps empty.
     """
     lines = []
     for name, words in HELD.items():
         rows = claims[claims["claim"] == name] if len(claims) else claims
         if not len(rows):
             continue
-        rows = rows[rows["setting"] == rows["setting"].iloc[0]]
+        chosen = [*rows[rows["chapter"] == "when"]["setting"], *rows["setting"]][0]
+        rows = rows[rows["setting"] == chosen]
         first = rows.iloc[0]
         values = [
             f"{row.value:+.2f} [{row.low95:+.2f}, {row.high95:+.2f}]"
@@ -55,12 +59,15 @@ def held(claims: pd.DataFrame, cells: pd.DataFrame) -> str:
             f"- {signed(first.verdict)} **{words}** <small>{'; '.join(told)}; "
             f"[more]({first.chapter})</small>"
         )
-    known = [name for name in FINDINGS if name in cells]
-    if known:
-        shown = [f"{name} in {int(cells[name].eq('shown').sum())}" for name in known]
+    if len(effects):
+        rise = effects[effects["quantity"].eq("power") & effects["change"].eq("first")]
+        told = [
+            f"{Interval(row.value, row.low95, row.high95):+.2f} with {row.factor} of {row.most:g} "
+            f"in place of {row.least:g}"
+            for row in rise.itertuples()
+        ]
         lines.append(
-            f"- **When?** On a map of {len(cells)} settings of data, wrong labels and width, shown "
-            f"are {', '.join(shown)} of them: see [When do the phases show?](when)"
+            f"- **When?** The rise of $H$ changes by {', '.join(told)}: see [the map](when)"
         )
     return "\n".join(lines) or "*No run has been stored yet.*"
 
@@ -76,7 +83,7 @@ def hero(page: nbformat.NotebookNode) -> str | None:
 
 
 def answer(table: pd.DataFrame) -> tuple[Page, pd.DataFrame]:
-    """Return on one page what of the paper holds, what does not, and what nobody knows yet.
+    """Return on one page what of the paper holds, what does not, and what our runs cannot say.
 
     Args:
         table: as of `claims_table`.
@@ -90,7 +97,7 @@ def answer(table: pd.DataFrame) -> tuple[Page, pd.DataFrame]:
         first, ours = found.iloc[0], bool(found["place"].iloc[0] == "control of ours")
         known = found["preset"].dropna().unique()
         largest = max(known, key=lambda p: PRESETS.index(p) if p in PRESETS else -1, default="")
-        found = found[found["preset"] == largest].drop_duplicates("setting")["verdict"]
+        found = _settings(found[found["preset"] == largest])
         found = found[found != "not tested"]
         *_, unknown = ANSWERS
         what = next((k for k, fits in ANSWERS.items() if len(found) and fits(found)), unknown)
@@ -107,3 +114,13 @@ def answer(table: pd.DataFrame) -> tuple[Page, pd.DataFrame]:
         lines.append(f"<tr><th>{name}</th>{''.join(both)}</tr>")
     columns = ["claim", "answer", "control", "preset", "shown", "settings"]
     return Page("\n".join([*lines, "</table>"])), pd.DataFrame(rows, columns=columns)
+
+
+def _settings(found: pd.DataFrame) -> pd.Series:
+    """Return the verdicts of settings; those that two pages measured alike count once."""
+    kept = {}
+    for setting, rows in found.groupby("setting", sort=False):
+        values = rows[["value", "low95", "high95"]].astype(float)
+        same = setting if values.isna().all(axis=None) else values.to_numpy().tobytes()
+        kept.setdefault(same, rows["verdict"].iloc[0])
+    return pd.Series([*kept.values()], dtype=object)

@@ -153,12 +153,12 @@ def _held(pages: Mapping[str, nbformat.NotebookNode], sources: list[Path]) -> st
     folder = next((f for f in sources if (f / "tables").is_dir()), None)
     of_folder = {shown[name] for name in shown if folder and (folder / f"{name}.ipynb").is_file()}
     tables = []
-    for table in ("claims", "verdicts"):
+    for table in ("claims", "effects"):
         found = read_results(table, folder, next(iter(of_folder), "quick"))
         same = [shown.get(row.chapter) == row.preset for row in found.itertuples()]
         tables.append(found[same])
-    claims, cells = tables
-    return held(claims, cells[cells["chapter"] == "when"])
+    claims, effects = tables
+    return held(claims, effects[effects["chapter"] == "when"])
 
 
 def _hero(pages: Mapping[str, nbformat.NotebookNode], stage: Path) -> str:

@@ -16,7 +16,7 @@ from symgen.method.statistics import Interval
 #: Of the book that comes with the package.
 DATA = BOOK / "data"
 # No more repetitions than that are worth a number.
-MANY = 10_000
+MANY = 1_000
 SIGNS = dict(zip(VERDICTS, ("+", "\u2212", "0", "?", "\u00b7"), strict=True))
 
 
@@ -179,8 +179,8 @@ def counted(number: float, unit: str) -> str:
 
 def _hint(more: int, unit: str) -> str:
     if more > MANY:
-        return f"More than {MANY:,} {unit} would be needed to decide. "
-    return f"About {counted(more, unit)} would decide. "
+        return f"If the mean stayed, it would take more than {MANY:,} {unit} to decide. "
+    return f"If the mean stayed, about {counted(more, unit)} would decide. "
 
 
 def signed(verdict: str) -> str:
@@ -214,7 +214,7 @@ def compared(results: pd.DataFrame) -> pd.DataFrame:
         for have no preset, and the verdict "not tested".
     """
     columns = ["claim", "preset", "setting", "measure", "value", "low95", "high95", "unit",
-               "repetitions", "of", "verdict"]  # fmt: skip
+               "repetitions", "of", "contrast", "verdict"]  # fmt: skip
     found = results.reindex(columns=columns).astype({"claim": object, "verdict": object})
     table = reported("claims").merge(found, on="claim", how="left")
     return table.assign(verdict=table["verdict"].fillna("not tested"))
@@ -245,6 +245,8 @@ def claims_table(table: pd.DataFrame) -> Page:
             if not pd.isna(row.low95) and row.low95 != row.high95:
                 value += f" [{_number(row.low95)}, {_number(row.high95)}]"
             value += f" {row.unit}" if value and str(row.unit) != "1" else ""
+            several = (rows["preset"].eq(row.preset) & rows["setting"].eq(row.setting)).sum() > 1
+            value += f" ({SIGNS[row.contrast]})" * bool(several and row.contrast in SIGNS)
             count = "" if pd.isna(row.repetitions) else counted(row.repetitions, row.of)
             lines.append(
                 f"<tr><td>{html.escape(f'{row.preset}: {row.setting}')}</td>"

@@ -128,6 +128,24 @@ def interval(
     return Interval(mean, low, high)
 
 
+def bounded(values: Float[Tensor, "sample"], low: float = -1.0, high: float = 1.0) -> Interval:
+    """Return the mean of numbers between two bounds, NaN left out, and its 95 % interval in there.
+
+    That of shares: a difference of shares lies in [-1, 1], and what it has of that way is a share.
+
+    Args:
+        values: of the samples.
+        low, high: bounds of what each can be.
+
+    Example:
+        >>> some = torch.tensor([0.1, 0.7, 0.9, 1.0])
+        >>> f"{interval(some)}, {bounded(some)}"
+        '0.68 [-0.26, 1.17], 0.68 [-0.38, 1.00]'
+    """
+    found = interval((values.double() - low) / (high - low), share=True)
+    return Interval(*(low + (high - low) * end for end in found))
+
+
 def mean_difference(one: Float[Tensor, "sample"], other: Float[Tensor, "other"]) -> Interval:
     """Return the mean of one group less that of another, with its 95 % interval.
 

@@ -24,6 +24,9 @@ PREDICTORS = {
     "agreement": "agreement with the baselines",
 }
 
+# Cells of a map that intervals of correlations over cells take.
+FEWEST = 8
+
 
 def when_table(cells: Mapping[tuple, Trainings], names: Sequence[str]) -> pd.DataFrame:
     """Return how H, H above chance and N move in every cell of a map, with 95 % intervals.
@@ -45,6 +48,51 @@ def when_table(cells: Mapping[tuple, Trainings], names: Sequence[str]) -> pd.Dat
                 rows.append((*cell, name, change, *interval(values), gap))
     columns = [*names, "quantity", "change", "value", "low95", "high95", "gap"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def effect_table(moves: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Return what each factor of a map does to the changes of H, H above chance and N.
+
+    Cells that differ in one factor alone, its largest and its least value, are compared in pairs.
+
+    Args:
+        moves: of `when_table`.
+        names: of the factors.
+
+    Returns:
+        One row a factor and change: factor, least, most, quantity, change, value (with the most
+        less with the least), low95, high95 (over pairs), pairs.
+    """
+    rows = []
+    for name in names:
+        rest = [*(other for other in names if other != name), "quantity", "change"]
+        wide = moves.pivot(index=rest, columns=name, values="value")
+        least, most = min(wide), max(wide)
+        if least == most:
+            continue
+        lead = (wide[most] - wide[least]).dropna()
+        for (quantity, change), part in lead.groupby(["quantity", "change"], sort=False):
+            found = interval(torch.tensor(part.to_numpy()))
+            rows.append((name, least, most, quantity, change, *found, len(part)))
+    columns = ["factor", "least", "most", "quantity", "change", "value", "low95", "high95", "pairs"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def effects_in_words(effects: pd.DataFrame) -> pd.DataFrame:
+    """Return `effect_table` as text: one row a quantity and change, one column a factor."""
+    words = {"first": "up to its extreme", "then": "from there to the end"}
+    found = [
+        {
+            "change": f"{MOVES[row.quantity][1]}, {words[row.change]}",
+            "factor": f"{row.factor}: {row.most:g} less {row.least:g}",
+            "value": f"{Interval(row.value, row.low95, row.high95):+.2f}",
+        }
+        for row in effects.itertuples()
+    ]
+    table = pd.DataFrame(found, columns=["change", "factor", "value"])
+    wide = table.pivot(index="change", columns="factor", values="value")
+    order = [f"{symbol}, {told}" for _, symbol in MOVES.values() for told in words.values()]
+    return wide.reindex([x for x in order if x in wide.index])[[*table["factor"].unique()]]
 
 
 def example_cells(cells: Mapping[tuple, Trainings], verdicts: pd.DataFrame) -> tuple[tuple, tuple]:
@@ -101,10 +149,10 @@ def rank_correlation(
 ) -> Interval:
     """Return Spearman's rank correlation over all trainings, with its 95 % interval over cells.
 
-    Trainings of one cell are alike, so the jackknife leaves out whole cells; NaN for fewer than
-    three of them.
+    Trainings of one cell are alike, so the jackknife leaves out whole cells; no interval for fewer
+    than `FEWEST` of them, from which it would be a guess.
     """
-    if len(values) < 3:
+    if len(values) < FEWEST:
         return Interval(_spearman(values, gap), float("nan"), float("nan"))
     return _within(resampled(_spearman, values, gap))
 
@@ -121,7 +169,7 @@ def correlation_lead(
         first, *others = (np.nan_to_num(abs(_spearman(x, gap))) for x in (one, *rest))
         return float(first - max(others))
 
-    if len(values) < 3:
+    if len(values) < FEWEST:
         return Interval(lead(gap, values, *others), float("nan"), float("nan"))
     return _within(resampled(lead, gap, values, *others))
 

@@ -54,7 +54,7 @@ def test_the_box_says_claim_value_samples_verdict_and_rule():
     assert "0.50 [0.40, 0.60]" in found and "above 0 by more than 0.02" in found
     assert found.count("+ shown") == 1 and found.count("? undecided") == 1
     assert "there is no peak" in found
-    assert re.search("About [0-9,]+ samples would decide", text)
+    assert re.search("about [0-9,]+ samples would decide", text)
     assert "cnn on digits: shown (30 samples)" in repr(box)
     assert "H at its peak: 0.50 [0.40, 0.60], shown" in repr(box)
 

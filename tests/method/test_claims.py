@@ -94,7 +94,7 @@ def test_every_rule_is_used_by_the_chapter_that_the_table_names():
 def test_a_rule_about_samples_counts_each_of_several_trainings_once():
     def rule(values, note=""):
         """Above one."""
-        unit = {"unit": "%", "share": True} if note == "share" else {}
+        unit = {"unit": "%", "within": (0.0, 100.0)} if note == "share" else {}
         contrasts = [above("x", interval(values), 1, **unit)]
         return Judgement(contrasts * (len(values) > 1), len(values), "too few")
 

@@ -15,6 +15,8 @@ from symgen.method.trainings import measure, never_run, seed_spread
 from symgen.method.when import (
     case_table,
     correlation_lead,
+    effect_table,
+    effects_in_words,
     example_cells,
     prediction_table,
     predictions,
@@ -359,18 +361,19 @@ def test_false_alarms_of_correlations_are_rare():
 
 
 def test_rank_correlations_are_spearmans_over_cells():
-    values = torch.arange(12.0).view(6, 2)
+    values = torch.arange(18.0).view(9, 2)
     whole = rank_correlation(values, values.square())
     assert whole.mean == pytest.approx(1)
-    steep = rank_correlation(torch.tensor([[1.0], [2.0], [3.0], [5.0], [4.0]]), values[:5, :1])
-    assert steep.mean == pytest.approx(0.9) and steep.high <= 1
-    few = rank_correlation(values[:2], values[:2])
+    ranks = torch.tensor([1.0, 2, 3, 5, 4, 6, 7, 8, 9])[:, None]
+    steep = rank_correlation(ranks, values[:, :1])
+    assert 0.9 < steep.mean < 1 and steep.high <= 1
+    few = rank_correlation(values[:7], values[:7])
     assert few.mean == pytest.approx(1) and math.isnan(few.low)
-    lead = correlation_lead(values, [torch.zeros(6, 2), -values], values)
+    lead = correlation_lead(values, [torch.zeros(9, 2), -values], values)
     assert lead.mean == pytest.approx(0)
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
-        few, gap, other = torch.randn(3, 3, 2, generator=generator)
+        few, gap, other = torch.randn(3, 8, 2, generator=generator)
         for found in (rank_correlation(few, gap), correlation_lead(few, [other], gap)):
             assert -1 <= found.low <= found.high <= 1
     found = predictions({(0,): Simulated(ends={**dict.fromkeys(
@@ -378,3 +381,23 @@ def test_rank_correlations_are_spearmans_over_cells():
         "train.log odds.nothing": -2.0})})  # fmt: skip
     assert float(found["margin"].mean()) == pytest.approx(2.0, abs=0.1)
     assert isinstance(when_table({}, ["size"]), pd.DataFrame)
+
+
+def test_effects_of_factors_compare_cells_that_differ_in_one():
+    rows = [
+        (size, wrong, "power", change, size / 100 * (wrong + 1) * k)
+        for size in (100, 300, 200)
+        for wrong in (0.0, 0.5)
+        for change, k in (("first", 1), ("then", -1))
+    ]
+    names = ["samples", "wrong", "quantity", "change", "value"]
+    moves = pd.DataFrame(rows, columns=names).assign(width=8)
+    found = effect_table(moves, ["samples", "wrong", "width"])
+    assert found["factor"].tolist() == ["samples"] * 2 + ["wrong"] * 2  # one width is no factor
+    assert found["pairs"].tolist() == [2, 2, 3, 3]
+    assert found["value"].tolist() == pytest.approx([2.5, -2.5, 1.0, -1.0])
+    text = effects_in_words(found)
+    assert text.columns.tolist() == ["samples: 300 less 100", "wrong: 0.5 less 0"]
+    assert text.index.tolist() == ["H, up to its extreme", "H, from there to the end"]
+    assert text.iloc[0, 1].startswith("+1.00 [")
+    assert effects_in_words(found[:0]).empty

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from symgen.interactions import Interactions
 from symgen.method import conditions
-from symgen.method.claims.judgement import Judgement, above, below
-from symgen.method.statistics import interval, median_interval
+from symgen.method.claims.judgement import Judgement, above, below, share
+from symgen.method.statistics import median_interval
 
 
 def condition_1(inter: Interactions, v: Float[Tensor, "sample state"]) -> Judgement:
@@ -22,12 +22,7 @@ def condition_1(inter: Interactions, v: Float[Tensor, "sample state"]) -> Judgem
     ways = {"in the sparsest split": inter.effects.abs().sum(-2), "without a split": plain}
     shares = {k: conditions.strength_above(x)[:, half] for k, x in ways.items()}
     contrasts = [
-        below(
-            f"share of strength above order {half}, {way}",
-            interval(x, share=True),
-            0.05,
-            share=True,
-        )
+        share(f"share of strength above order {half}, {way}", x, -1, 0.05)
         for way, x in shares.items()
     ]
     return Judgement(contrasts, int((~shares["without a split"].isnan()).sum()))
@@ -41,9 +36,8 @@ def condition_2(v: Float[Tensor, "sample state"]) -> Judgement:
     """
     holds = conditions.never_falls(conditions.average_output(v))
     samples = int((~holds.isnan()).sum())
-    share = interval(holds, share=True)
     told = "share of samples whose mean output never falls"
-    return Judgement([above(told, share, 0.9, share=True)], samples)
+    return Judgement([share(told, holds, 1, 0.9)], samples)
 
 
 def condition_3(v: Float[Tensor, "sample state"]) -> Judgement:
@@ -61,7 +55,7 @@ def condition_3(v: Float[Tensor, "sample state"]) -> Judgement:
         return Judgement([], len(p), "with one variable every p will do")
     middle = median_interval(p[p > 0])
     contrasts = [
-        above("share of samples that have a p", interval(~p.isnan()), 0.9, share=True),
+        share("share of samples that have a p", ~p.isnan(), 1, 0.9),
         above("median of the smallest p", middle, 0.9),
         below("median of the smallest p", middle, 1.2),
     ]

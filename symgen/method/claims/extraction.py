@@ -4,9 +4,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from symgen.interactions import Interactions
-from symgen.method.claims.judgement import Judgement, below
+from symgen.method.claims.judgement import Contrast, Judgement, below
 from symgen.method.extraction import largest_miss, salient_share
-from symgen.method.statistics import Interval, interval
+from symgen.method.statistics import Interval, bounded
 
 
 def matching(v: Float[Tensor, "sample state"], exact: Interactions) -> Judgement:
@@ -51,12 +51,12 @@ def sparsity(inter: Interactions, shuffled: Interactions) -> Judgement:
         return Judgement([], count, f"{inter.n} variables are too few; 6 are the least")
     if not count:
         return Judgement([], count, "no sample has an effect")
-    lead = share - salient_share(shuffled)
-    few, fewer = (_percent(x) for x in (interval(share, share=True), interval(lead)))
-    first = below("salient share of the possible interactions", few, 5, unit="%", share=True)
-    second = below("the same less that of shuffled outputs", fewer, margin=2, unit="%")
-    return Judgement([first, second], count)
+    ahead = share - salient_share(shuffled)
+    few = _percent("salient share of the possible interactions", share, 0.0, bound=5.0)
+    fewer = _percent("the same less that of shuffled outputs", ahead, -100.0, margin=2.0)
+    return Judgement([few, fewer], count)
 
 
-def _percent(value: Interval) -> Interval:
-    return Interval(*(100 * x for x in value))
+def _percent(measure: str, values: Tensor, least: float, **more: float) -> Contrast:
+    ends = (least, 100.0)
+    return below(measure, bounded(100 * values, *ends), unit="%", within=ends, **more)

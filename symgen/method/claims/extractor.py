@@ -1,11 +1,12 @@
 """Rules about the extractor: what of a training's course comes of how outputs are split."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from symgen.method.claims.judgement import Judgement, above
+from symgen.method.claims.judgement import Contrast, Judgement, above, lead
 from symgen.method.claims.phases import COUNT, ORDER, SHARE
 from symgen.method.dynamics import Dynamics
 from symgen.method.statistics import interval
@@ -23,7 +24,7 @@ def extractor_orders(trainings: Pairs) -> Judgement:
     samples are what is repeated. Differences up to 0.05 count as none.
     """
     measure = "mean order, untrained: published less exact"
-    return _lead(trainings, lambda d: d.curves["mean_order"][:, 0], measure, ORDER)
+    return _lead(trainings, lambda d: d.curves["mean_order"][:, 0], partial(_plain, measure, ORDER))
 
 
 def extractor_count(trainings: Pairs) -> Judgement:
@@ -36,7 +37,8 @@ def extractor_count(trainings: Pairs) -> Judgement:
     what is repeated. Differences up to 0.05 count as none.
     """
 
-    return _lead(trainings, _fall, "fall of N: published less exact", COUNT, OF_START)
+    measure = "fall of N: published less exact"
+    return _lead(trainings, _fall, partial(_plain, measure, COUNT, unit=OF_START))
 
 
 def extractor_scale(trainings: Pairs) -> Judgement:
@@ -46,7 +48,8 @@ def extractor_scale(trainings: Pairs) -> Judgement:
     which changes no logic. Falls, units and margin are those of the rule for N by the published
     procedure and the exact split.
     """
-    return _lead(trainings, _fall, "fall of N: as they are less scaled", COUNT, OF_START)
+    measure = "fall of N: as they are less scaled"
+    return _lead(trainings, _fall, partial(_plain, measure, COUNT, unit=OF_START))
 
 
 def extractor_power(trainings: Pairs) -> Judgement:
@@ -58,7 +61,7 @@ def extractor_power(trainings: Pairs) -> Judgement:
     training, samples are what is repeated. Differences up to 0.02 count as none.
     """
     measure = "rise of H to its peak: published less exact"
-    return _lead(trainings, lambda d: d.turn("power", 1)[0], measure, SHARE)
+    return _lead(trainings, lambda d: d.turn("power", 1)[0], partial(_power, measure))
 
 
 def extractor_chance(trainings: Pairs) -> Judgement:
@@ -73,31 +76,34 @@ def extractor_chance(trainings: Pairs) -> Judgement:
     def rise(dynamics: Dynamics) -> Tensor:
         return dynamics.turn("chance", 1, by="power")[0]
 
-    return _lead(trainings, rise, "rise of chance to the peak of H: published less exact", SHARE)
+    measure = "rise of chance to the peak of H: published less exact"
+    return _lead(trainings, rise, partial(_power, measure))
 
 
 def _fall(dynamics: Dynamics) -> Tensor:
     return -dynamics.turn("count", -1)[0] / dynamics.curves["count"][:, 0].mean()
 
 
+def _plain(measure: str, margin: float, values: Tensor, unit: str = "1") -> Contrast:
+    return above(measure, interval(values), margin=margin, unit=unit)
+
+
+def _power(measure: str, values: Tensor) -> Contrast:
+    return lead(measure, values, margin=SHARE, most=2.0)
+
+
 def _lead(
-    trainings: Pairs,
-    measure: Callable[[Dynamics], Tensor],
-    what: str,
-    margin: float,
-    unit: str = "1",
+    trainings: Pairs, measure: Callable[[Dynamics], Tensor], told: Callable[[Tensor], Contrast]
 ) -> Judgement:
     """Judge that something is larger by the second of two extractors than by the first.
 
     Args:
         trainings: what was followed, by both.
         measure: from that to one number a sample.
-        what: is measured, in words.
-        margin, unit: of the contrast.
+        told: from leads, one a training or a sample, to the contrast.
     """
     leads = [measure(second) - measure(first) for first, second in trainings]
     many = len(leads) > 1
-    values = torch.stack([lead.nanmean() for lead in leads]) if many else leads[0]
+    values = torch.stack([each.nanmean() for each in leads]) if many else leads[0]
     count, repeated = int((~values.isnan()).sum()), "trainings" if many else "samples"
-    contrast = above(what, interval(values), margin=margin, unit=unit)
-    return Judgement([contrast], count, unit=repeated)
+    return Judgement([told(values)], count, unit=repeated)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pandas as pd
 import torch
+from torch import Tensor
 
-from symgen.method.statistics import Interval, interval
+from symgen.method.statistics import Interval, bounded, interval
 
 #: What can become of a claim: beyond the margin on the claimed side, or on the other; within the
 #: margin; the interval too wide to say; no interval at all.
@@ -26,7 +27,7 @@ class Contrast:
         bound: that the claim names.
         margin: a distance to the bound that counts as none, in the unit of the value.
         unit: of the value; "1" for none.
-        share: whether the value lies in [0, 1], or with the unit "%" in [0, 100].
+        within: the least and the most that the value can be, in its unit, where there are such.
     """
 
     measure: str
@@ -35,7 +36,7 @@ class Contrast:
     bound: float = 0.0
     margin: float = 0.0
     unit: str = "1"
-    share: bool = False
+    within: tuple[float, float] | None = None
 
     @property
     def verdict(self) -> str:
@@ -79,6 +80,26 @@ def below(
     return Contrast(measure, value, -1, bound, margin, **more)
 
 
+def share(measure: str, values: Tensor, side: int, bound: float, margin: float = 0.0) -> Contrast:
+    """Return the contrast of a claim about shares (sample,) of a whole; see `Contrast`."""
+    value = interval(values, share=True)
+    return Contrast(measure, value, side, bound, margin, within=(0.0, 1.0))
+
+
+def lead(
+    measure: str, values: Tensor, side: int = 1, margin: float = 0.02, most: float = 1.0
+) -> Contrast:
+    """Return the contrast of a claim about differences of shares; see `Contrast`.
+
+    Args:
+        measure, side, margin: see there; the bound is 0.
+        values: (sample,).
+        most: 1, or 2 for differences of such differences.
+    """
+    within = (-most, most)
+    return Contrast(measure, bounded(values, *within), side, margin=margin, within=within)
+
+
 @dataclasses.dataclass(frozen=True)
 class Judgement:
     """What became of a claim in one setting.
@@ -87,7 +108,8 @@ class Judgement:
         contrasts: all of which the claim needs; none where it could not be tested.
         samples: how many of the unit are behind them.
         note: what a reader has to know besides, such as why nothing could be tested.
-        unit: of repetition: "trainings", or "samples" of one training, which say nothing of others.
+        unit: of repetition: "trainings", or "cells" of a map of them, or "samples" of one training,
+            which say nothing of others.
 
     Example:
         >>> two = [above("a", Interval(0.5, 0.4, 0.6)), below("b", Interval(0.1, -0.2, 0.3))]
@@ -116,7 +138,7 @@ class Judgement:
 
 
 class Repeated(list):
-    """What a rule about samples takes, once for every training of a setting; see `judge`."""
+    """What a rule takes, once for every training or every cell of a map; see `judge`."""
 
 
 def judge(rule: Callable[..., Judgement], case: Any) -> Judgement:
@@ -126,7 +148,9 @@ def judge(rule: Callable[..., Judgement], case: Any) -> Judgement:
         rule: of a claim.
         case: what it takes, a tuple of several; or `Repeated`, where the rule is about samples of
             one training and there are several. Then each training counts as one number for each
-            contrast, the mean over its samples, and intervals are over trainings.
+            contrast, the mean over its samples, and intervals are over trainings. Where the rule is
+            about trainings, the several are cells of a map of them. Contrasts that fewer than half
+            of them have are left out.
     """
     trainings = case if isinstance(case, Repeated) else [case]
     judged = [rule(*one) if isinstance(one, tuple) else rule(one) for one in trainings]
@@ -136,15 +160,19 @@ def judge(rule: Callable[..., Judgement], case: Any) -> Judgement:
     for each in judged:
         for one in each.contrasts:
             found.setdefault((one.measure, one.side, one.bound), []).append(one)
-    contrasts = [dataclasses.replace(same[0], value=_together(same)) for same in found.values()]
     tested = sum(bool(each.contrasts) for each in judged)
-    return Judgement(contrasts, tested, "" if tested else judged[0].note, "trainings")
+    contrasts = [
+        dataclasses.replace(same[0], value=_together(same))
+        for same in found.values()
+        if 2 * len(same) >= tested
+    ]
+    unit = "cells" if judged[0].unit == "trainings" else "trainings"
+    return Judgement(contrasts, tested, "" if tested else judged[0].note, unit)
 
 
 def _together(same: Sequence[Contrast]) -> Interval:
-    scale = 100 if same[0].unit == "%" else 1
-    means = torch.tensor([one.value.mean for one in same], dtype=torch.float64) / scale
-    return Interval(*(scale * end for end in interval(means, share=same[0].share)))
+    means = torch.tensor([one.value.mean for one in same], dtype=torch.float64)
+    return bounded(means, *same[0].within) if same[0].within else interval(means)
 
 
 def verdicts(rule: Callable[..., Judgement], cases: Mapping[Any, Any]) -> pd.Series:

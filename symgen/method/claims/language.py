@@ -6,7 +6,7 @@ import torch
 
 from symgen.interactions import Interactions
 from symgen.method.changes import strength_of
-from symgen.method.claims.judgement import Judgement, above, below
+from symgen.method.claims.judgement import Judgement, above, below, lead, share
 from symgen.method.dynamics import Dynamics
 from symgen.method.statistics import halves, interval
 from symgen.method.transfer import (
@@ -31,15 +31,15 @@ def llm_low_orders(
     """
     g, high = transfer(target, baselines), range(LOW_ORDERS[-1] + 1, target.n + 1)
     low = strength_of(target, LOW_ORDERS, g)
-    share = low / (low + strength_of(target, high, g))
-    samples = int((~share.isnan()).sum())
+    part = low / (low + strength_of(target, high, g))
+    samples = int((~part.isnan()).sum())
     if samples < FEWEST:
         return Judgement([], samples, f"interactions transfer on {samples} prompts, of 5 needed")
-    lead = interval(lift(target, baselines, LOW_ORDERS) - lift(target, baselines, high))
+    ahead = lift(target, baselines, LOW_ORDERS) - lift(target, baselines, high)
     told = "share of the transferring strength in orders 1 and 2"
     contrasts = [
-        above(told, interval(share, share=True), bound=0.5, margin=0.02, share=True),
-        above("H above chance, orders 1 and 2 less orders from 3 on", lead, margin=0.02),
+        share(told, part, 1, bound=0.5, margin=0.02),
+        lead("H above chance, orders 1 and 2 less orders from 3 on", ahead, most=2.0),
     ]
     return Judgement(contrasts, samples)
 
@@ -80,7 +80,7 @@ def sft_share(dynamics: Dynamics) -> Judgement:
     first, last = (lift(dynamics.interactions[k], dynamics.baselines) for k in (0, -1))
     rise = last - first
     samples = int((~rise.isnan()).sum())
-    return Judgement([above("change of H above chance", interval(rise), margin=0.02)], samples)
+    return Judgement([lead("change of H above chance", rise, most=2.0)], samples)
 
 
 def sft_phase(dynamics: Dynamics) -> Judgement:
@@ -93,11 +93,10 @@ def sft_phase(dynamics: Dynamics) -> Judgement:
         generalization_power(inter, transfer(inter, dynamics.baselines))
         for inter in dynamics.interactions
     ])  # fmt: skip
-    lead = torch.full_like(power[0], torch.nan)
-    for half, other in halves(len(lead)):
+    ahead = torch.full_like(power[0], torch.nan)
+    for half, other in halves(len(ahead)):
         means = power[:-1, other].nanmean(1).nan_to_num(-1)
         if len(means) and means.max() >= 0:
-            lead[half] = (power[-1] - power[means.argmax()])[half]
+            ahead[half] = (power[-1] - power[means.argmax()])[half]
     told = "H at the last checkpoint less H at the best earlier one"
-    samples = int((~lead.isnan()).sum())
-    return Judgement([above(told, interval(lead), margin=0.02)], samples)
+    return Judgement([lead(told, ahead)], int((~ahead.isnan()).sum()))

@@ -6,8 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from symgen.interactions import Interactions
-from symgen.method.claims.judgement import Judgement, above
-from symgen.method.statistics import interval
+from symgen.method.claims.judgement import Judgement, lead
 from symgen.method.trainings import Trainings
 from symgen.method.transfer import HIGH_ORDERS, LOW_ORDERS, lift
 
@@ -24,18 +23,17 @@ def low_orders(
     such salient interactions. Differences up to 0.02 count as none.
     """
     if isinstance(target, Trainings):
-        lead = target.end("lift_low") - target.end("lift_above_low")
+        ahead = target.end("lift_low") - target.end("lift_above_low")
         measure = "H above chance, orders 1 and 2 less orders from 3 on"
-        known = int((~lead.isnan()).sum())
-        return Judgement([above(measure, interval(lead), margin=0.02)], known, unit="trainings")
+        known = int((~ahead.isnan()).sum())
+        return Judgement([lead(measure, ahead, most=2.0)], known, unit="trainings")
     options = options or {}
     low = lift(target, baselines, LOW_ORDERS, **options)
-    lead, orders = low - lift(target, baselines, HIGH_ORDERS, **options), "6 to 10"
-    if int((~lead.isnan()).sum()) < max(5, len(low) // 4):
-        lead, orders = low - lift(target, baselines, range(3, 17), **options), "from 3 on"
+    ahead, orders = low - lift(target, baselines, HIGH_ORDERS, **options), "6 to 10"
+    if int((~ahead.isnan()).sum()) < max(5, len(low) // 4):
+        ahead, orders = low - lift(target, baselines, range(3, 17), **options), "from 3 on"
     measure = f"H above chance, orders 1 and 2 less orders {orders}"
-    samples = int((~lead.isnan()).sum())
-    return Judgement([above(measure, interval(lead), margin=0.02)], samples)
+    return Judgement([lead(measure, ahead, most=2.0)], int((~ahead.isnan()).sum()))
 
 
 def rule_precision(against: Mapping[str, Float[Tensor, "sample"]]) -> Judgement:
@@ -62,6 +60,5 @@ def rule_recall(against: Mapping[str, Float[Tensor, "sample"]]) -> Judgement:
 def _against(
     found: Mapping[str, Float[Tensor, "sample"]], one: str, other: str, measure: str
 ) -> Judgement:
-    lead = found[one] - found[other]
-    known = int((~lead.isnan()).sum())
-    return Judgement([above(measure, interval(lead), margin=0.02)], known)
+    ahead = found[one] - found[other]
+    return Judgement([lead(measure, ahead)], int((~ahead.isnan()).sum()))

@@ -3,8 +3,7 @@
 import pandas as pd
 
 from symgen.method.arms import differences
-from symgen.method.claims.judgement import Judgement, above
-from symgen.method.statistics import interval
+from symgen.method.claims.judgement import Judgement, lead
 
 # Differences up to these count as none: of H, and of accuracies.
 SHARE, ACCURACY = 0.02, 0.005
@@ -42,5 +41,5 @@ def _ahead(
     table: pd.DataFrame, measure: str, against: str, told: str, margin: float
 ) -> Judgement:  # fmt: skip
     ahead = differences(table, measure, against)["penalty"]
-    contrast = above(told, interval(ahead), margin=margin)
-    return Judgement([contrast], int((~ahead.isnan()).sum()), unit="trainings")
+    known = int((~ahead.isnan()).sum())
+    return Judgement([lead(told, ahead, margin=margin)], known, unit="trainings")

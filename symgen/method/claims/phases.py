@@ -5,11 +5,13 @@ trainings of one study, which are the repetitions then: samples of one training 
 another.
 """
 
+import functools
 import math
+from collections.abc import Callable
 
 from torch import Tensor
 
-from symgen.method.claims.judgement import Contrast, Judgement, above, below
+from symgen.method.claims.judgement import Contrast, Judgement, above, below, lead, share
 from symgen.method.dynamics import THIRDS, Curves
 from symgen.method.statistics import interval
 
@@ -26,7 +28,9 @@ def count(dynamics: Curves) -> Judgement:
     shares of the mean N over all checkpoints; those up to 0.05 count as none. Where N has clearly
     risen before it falls, that counts against the claim.
     """
-    return _there_and_back(dynamics, "count", -1, ("N", "lowest"), COUNT, "of mean N")
+    scale = float(dynamics.curves["count"].mean()) or 1.0
+    told = functools.partial(_share_of_mean, scale)
+    return _there_and_back(dynamics, "count", -1, ("N", "lowest"), told)
 
 
 def power(dynamics: Curves) -> Judgement:
@@ -36,7 +40,7 @@ def power(dynamics: Curves) -> Judgement:
     of the repetitions and measured on the other, both ways round. Changes up to 0.02 count as none.
     Where H has clearly fallen before it rises, that counts against the claim.
     """
-    return _there_and_back(dynamics, "power", 1, ("H", "largest"), SHARE, "1")
+    return _there_and_back(dynamics, "power", 1, ("H", "largest"), lead)
 
 
 def power_above_chance(dynamics: Curves) -> Judgement:
@@ -46,28 +50,31 @@ def power_above_chance(dynamics: Curves) -> Judgement:
     interactions become more, or of higher order. Measured and judged as finding 2; changes up to
     0.02 count as none.
     """
-    return _there_and_back(dynamics, "lift", 1, ("H above chance", "largest"), SHARE, "1")
+    told = functools.partial(lead, most=2.0)
+    return _there_and_back(dynamics, "lift", 1, ("H above chance", "largest"), told)
 
 
 def gap(dynamics: Curves) -> Judgement:
     """Finding 3: from the peak of H on the way to the end, H falls and the loss gap widens.
 
-    H is measured as for finding 2. The gap is the mean loss on test samples less that on training
-    samples, at most 500 of each; it is compared between the peak of the mean H and the end. Falls
-    up to 0.02 and changes up to 0.02 nats count as none. Where at the end no gap above 0.02 nats is
-    clearly open, the claim is tested only if H clearly falls.
+    H is measured as for finding 2, so that this fall is the one there. The gap is the mean loss on
+    test samples less that on training samples, at most 500 of each; it is compared between the peak
+    of the mean H and the end. Where it is negative at the peak, as wrong training labels make it,
+    it is compared with 0. Falls up to 0.02 and changes up to 0.02 nats count as none. Where at the
+    end no gap above 0.02 nats is clearly open, the claim is tested only if H clearly falls.
     """
     _, fall, _ = dynamics.turn("power", 1)
     samples, peak = _known(fall), _extreme(dynamics, "power", 1, slice(1, -1))
     end = dynamics.gap(dynamics.steps[-1])
     if peak is None or math.isnan(end.mean):
         return _judged(dynamics, [], samples, _missing(dynamics, "H"))
-    falls = below("H, from where it is largest on the way to the end", interval(fall), margin=SHARE)
+    falls = lead("H, from where it is largest on the way to the end", fall, -1, SHARE)
     if not end.low > NATS and falls.verdict != "shown":
         return _judged(
             dynamics, [], samples, f"no loss gap is clearly open at the end: {end:+.2f} nats"
         )
-    change = dynamics.gap(dynamics.steps[-1], since=peak)
+    closed = dynamics.gap(peak).mean < 0
+    change = dynamics.gap(dynamics.steps[-1], since=None if closed else peak)
     widens = above("loss gap, from there to the end", change, margin=NATS, unit="nats")
     note = f"The mean H on the way is largest at step {peak}; the gap ends at {end:+.2f} nats."
     return _judged(dynamics, [falls, widens], samples, note)
@@ -87,7 +94,7 @@ def untrained_orders(dynamics: Curves) -> Judgement:
     return _judged(
         dynamics,
         [
-            above(f"untrained: share of middle orders less that {k}", interval(x), margin=SHARE)
+            lead(f"untrained: share of middle orders less that {k}", x, margin=SHARE)
             for k, x in leads.items()
         ],
         _known(middle),
@@ -101,15 +108,15 @@ def untrained_cancel(dynamics: Curves) -> Judgement:
     count as none.
     """
     left = dynamics.curves["uncancelled"][:, 0]
-    measure, value = "untrained: share of strength that is left", interval(left, share=True)
-    return _judged(dynamics, [below(measure, value, bound=0.2, margin=SHARE)], _known(left))
+    little = share("untrained: share of strength that is left", left, -1, 0.2, SHARE)
+    note = f"{1 - little.value.mean:.0%} cancels; the paper names no bound, 0.2 is ours."
+    return _judged(dynamics, [little], _known(left), note * bool(_known(left)))
 
 
 def untrained_transfer(dynamics: Curves) -> Judgement:
     """Before training, H is below one half. Distances up to 0.02 count as none."""
     start = dynamics.curves["power"][:, 0]
-    value = interval(start, share=True)
-    return _judged(dynamics, [below("untrained: H", value, bound=0.5, margin=SHARE)], _known(start))
+    return _judged(dynamics, [share("untrained: H", start, -1, 0.5, SHARE)], _known(start))
 
 
 def untrained_baseline(dynamics: Curves) -> Judgement:
@@ -133,9 +140,9 @@ def other_class(dynamics: Curves) -> Judgement:
 def _null(dynamics: Curves, name: str, words: str) -> Judgement:
     if name not in dynamics.curves:
         return _judged(dynamics, [], len(dynamics), f"no H with {words} was measured")
-    lead = dynamics.curves["power"][:, -1] - dynamics.curves[name][:, -1]
+    ahead = dynamics.curves["power"][:, -1] - dynamics.curves[name][:, -1]
     measure = f"H less H with {words}, last checkpoint"
-    return _judged(dynamics, [above(measure, interval(lead), margin=SHARE)], _known(lead))
+    return _judged(dynamics, [lead(measure, ahead, margin=SHARE)], _known(ahead))
 
 
 def phase_1(dynamics: Curves) -> Judgement:
@@ -171,7 +178,7 @@ def phase_3(dynamics: Curves) -> Judgement:
     """
     found = dynamics.phases()
     if found.t2 is None or found.t2 == dynamics.steps[-1]:
-        return _judged(dynamics, [], len(dynamics), found.reason)
+        return _judged(dynamics, [], len(dynamics), f"{found.reason} (for r = 1)")
     grown, other = map(dynamics.since_t2, ("non_generalizable", "generalizable"))
     contrasts = [
         above(measure, interval(change), margin=ODDS, unit="log odds")
@@ -183,25 +190,31 @@ def phase_3(dynamics: Curves) -> Judgement:
     return _judged(dynamics, contrasts, _known(grown), f"On average, t2 is {found.t2}.")
 
 
+def _share_of_mean(scale: float, measure: str, values: Tensor, side: int) -> Contrast:
+    return Contrast(measure, interval(values / scale), side, margin=COUNT, unit="of mean N")
+
+
 def _there_and_back(
-    dynamics: Curves, name: str, side: int, words: tuple[str, str], margin: float, unit: str
+    dynamics: Curves,
+    name: str,
+    side: int,
+    words: tuple[str, str],
+    told: Callable[[str, Tensor, int], Contrast],
 ) -> Judgement:
     """Judge that a quantity moves to an extreme (1: largest, -1: lowest) first, and then back."""
-    (symbol, most), there, back = words, *((above, below) if side > 0 else (below, above))
-    turned = dynamics.turn(name, side)
-    at, samples = _extreme(dynamics, name, side), _known(turned[0])
+    symbol, most = words
+    to, after, astray = dynamics.turn(name, side)
+    at, samples = _extreme(dynamics, name, side), _known(to)
     if at is None or len(dynamics.steps) < 3:
         return _judged(dynamics, [], samples, _missing(dynamics, symbol))
-    scale = 1.0 if unit == "1" else float(dynamics.curves[name].mean()) or 1.0
-    to, after, astray = (interval(change / scale) for change in turned)
-    about = {"margin": margin, "unit": unit}
     contrasts = [
-        there(f"{symbol}, untrained to where it is {most} on the way", to, **about),
-        back(f"{symbol}, from there to the end", after, **about),
+        told(f"{symbol}, untrained to where it is {most} on the way", to, side),
+        told(f"{symbol}, from there to the end", after, -side),
     ]
-    detour = there(f"{symbol}, untrained to farthest astray before that", astray, **about)
+    detour = told(f"{symbol}, untrained to farthest astray before that", astray, side)
     contrasts += [detour] * (detour.verdict == "opposite")
-    return _judged(dynamics, contrasts, samples, f"The mean {symbol} is {most} at step {at}.")
+    note = f"The mean {symbol} is {most} at step {at}; halves of the {dynamics.unit} may differ."
+    return _judged(dynamics, contrasts, samples, note)
 
 
 def _around_peak(dynamics: Curves, moved: Contrast, samples: int) -> Judgement:

@@ -3,9 +3,9 @@
 from torch import Tensor
 
 from symgen.interactions import Interactions
-from symgen.method.claims.judgement import Judgement, above, below
+from symgen.method.claims.judgement import Contrast, Judgement, lead
 from symgen.method.spectra import shape_distance
-from symgen.method.statistics import interval, resampled
+from symgen.method.statistics import resampled
 from symgen.method.transfer import generalization_power, order_spectrum, transfer
 
 
@@ -25,7 +25,7 @@ def similarity_strict(
     change = power[0] - power[1]
     measure = "H by the continuous metric less H by the binary one"
     known = int((~change.isnan()).sum())
-    return Judgement([below(measure, interval(change), margin=0.02)], known)
+    return Judgement([lead(measure, change, -1)], known)
 
 
 def similarity_shape(
@@ -46,10 +46,10 @@ def similarity_shape(
         return shape_distance(one, other) - shape_distance(one, two)
 
     apart = resampled(shape_distance, binary, continuous, share=True)
-    lead = resampled(farther, binary, continuous, rest)
+    ahead = resampled(farther, binary, continuous, rest)
     measure = "distance to what does not generalize, less D"
     contrasts = [
-        below("D between the two metrics", apart, bound=0.2, share=True),
-        above(measure, lead, margin=0.02),
+        Contrast("D between the two metrics", apart, -1, 0.2, within=(0.0, 1.0)),
+        Contrast(measure, ahead, 1, margin=0.02, within=(-1.0, 1.0)),
     ]
     return Judgement(contrasts, len(binary))

@@ -16,7 +16,7 @@ def power_predicts(cells: Mapping[tuple, Trainings]) -> Judgement:
 
     H is that of the trained network for the class it predicts, so that no test label enters it.
     Spearman's rank correlation is below 0; correlations up to 0.1 count as none. The interval is
-    over cells of the map, whose trainings are alike. Nothing is tested with fewer than 3 cells.
+    over cells of the map, whose trainings are alike. Nothing is tested with fewer than 8 cells.
     """
     found, count = predictions(cells), len(cells)
     value = rank_correlation(found["label_free_power"], found["gap"])
@@ -29,7 +29,8 @@ def power_beats_simpler(cells: Mapping[tuple, Trainings]) -> Judgement:
 
     These are the training loss, the mean output of training samples, the norm of the weights, and
     how often target and baselines predict the same. Compared are sizes of Spearman's rank
-    correlations; leads up to 0.1 count as none. The interval is over cells of the map.
+    correlations; leads up to 0.1 count as none. The interval is over cells of the map; nothing is
+    tested with fewer than 8.
     """
     found, count = predictions(cells), len(cells)
     simpler = [found[name] for name in SIMPLER]
