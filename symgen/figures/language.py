@@ -36,7 +36,7 @@ def plot_course(
             ax.fill_between(x, rows["low95"], rows["high95"], color=colour, alpha=0.18, lw=0)
         drawn += 1
     ax.set_xticks(range(len(steps)), [f"{step:,}" for step in steps])
-    ax.set(xlabel="optimizer steps (checkpoints, evenly spaced)", ylabel=ylabel)
+    ax.set(xlabel="optimizer steps of the checkpoints (not to scale)", ylabel=ylabel)
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return ax, table
 

@@ -297,4 +297,4 @@ def _beside(table: pd.DataFrame, left: float) -> pd.Series:
 
 def _name_steps(ax: Axes, steps: pd.Series) -> None:
     ax.set_xticks(range(len(steps)), [*map(str, steps)], rotation=45)
-    ax.set_xlabel("optimizer steps (checkpoints, evenly spaced)")
+    ax.set_xlabel("optimizer steps of the checkpoints (not to scale)")
