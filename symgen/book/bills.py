@@ -132,7 +132,8 @@ def _training(piece: Piece, speed: Any) -> tuple[float, float, float]:
     )  # fmt: skip
     state, looks = speed.masked(asked.operations), study.get("checkpoints", 12) + 1
     steps = speed.train(asked.operations) * piece.size * study["epochs"] * piece.longer
-    records = state * (min(piece.size, EVALUATED) + EVALUATED) * looks
+    evaluated = study.get("evaluation_size") or EVALUATED
+    records = state * (min(piece.size, evaluated) + evaluated) * looks
     samples, states = piece.extracted * study["samples"], 2 ** study["n"]
     seconds = piece.networks * (steps + records)
     seconds += samples * (state * states + speed.splits(study["n"]))

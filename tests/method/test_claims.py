@@ -9,7 +9,8 @@ import torch
 from conftest import ROOT
 
 from symgen.method import claims
-from symgen.method.claims.judgement import VERDICTS, Judgement, above, below, verdicts
+from symgen.method.claims import phases
+from symgen.method.claims.judgement import VERDICTS, Judgement, above, below, lead, verdicts
 from symgen.method.statistics import Interval, interval
 
 NONE = Interval(math.nan, math.nan, math.nan)
@@ -113,3 +114,8 @@ def test_a_rule_about_samples_counts_each_of_several_trainings_once():
     assert claims.judge(rule, claims.Repeated([torch.ones(1)] * 2)).note == "too few"
     found = claims.verdicts(rule, {"a": claims.Repeated([one, three]), "b": one})
     assert found.to_dict() == {"a": "undecided", "b": "undecided"}
+
+
+def test_one_margin_of_shares():
+    default = inspect.signature(lead).parameters["margin"].default
+    assert default == phases.SHARE

@@ -4,7 +4,7 @@ A rule is a function whose name is that of the claim in ``data/paper/claims.csv`
 docstring is what a page shows as the rule. It takes what was measured in one setting, and returns
 its `Judgement`: one or more contrasts, each with its 95 % interval, the side that the claim names,
 and a margin within which a difference counts as none. An extreme (a peak, a lowest point) is picked
-on one half of the repetitions and measured on the other.
+on one half of the repetitions and measured on the other. No rule trains, extracts or draws.
 """
 
 from symgen.method.claims.agreement import cross_validation
