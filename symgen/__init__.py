@@ -1,8 +1,8 @@
 """AND-OR interactions of neural networks: extraction, generalization power, dynamics.
 
-The rooms, from the top: `book`, `figures`, `method`, `models`, `data`, `masking`, `split`; each says
-what comes in, what goes out, and what it must never know. On the ground, for all of them: transforms
-of set functions, `Interactions`, storage, fingerprints and memory, which know of no room.
+The rooms, from the top: `book`, `figures`, `method`, `models`, `data`, `masking`, `split`; each
+says what comes in, what goes out, and what it must never know. On the ground, for all of them:
+transforms of set functions, `Interactions`, storage, fingerprints and memory, which know no room.
 """
 
 import ast

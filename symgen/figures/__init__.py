@@ -1,8 +1,8 @@
 """One function for each figure of the book; each returns the Axes and the numbers it drew.
 
 In come interactions, tables and curves that were measured; what is measured, and what it would mean
-for a claim, is never decided here. Colours mean the same everywhere, stay apart for colour-blind readers, and are backed by
-hatching or line style, so that a grey print can be read too.
+for a claim, is never decided here. Colours mean the same everywhere, stay apart for colour-blind
+readers, and are backed by hatching or line style, so that a grey print can be read too.
 """
 
 from symgen.figures.attributions import plot_attributions, plot_explained, plot_surrogates
