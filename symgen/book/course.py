@@ -35,7 +35,7 @@ then `jupyter-lab` in this folder; open `{first}` and run its cells from the top
 {exercises}
 The notebooks stand at preset `{preset}`: their cell of parameters may be changed.
 """
-# Where the book has no address: by its mere name nothing is installed, which may be somebody else's.
+# Where the book has no address. What is installed by its mere name may be somebody else's.
 WHEEL = f"symgen-{__version__}-py3-none-any.whl"
 EXERCISES = {
     False: "Exercises stand at the end of each notebook; a cell that says *not yet* says *correct*"
