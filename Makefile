@@ -4,11 +4,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: help book test html lab bench verify lint clean environment
+.PHONY: help book test html slides lab bench verify lint clean environment
 help:
 	@echo "make book     run every chapter (preset quick), build the site, print its address"
 	@echo "make test     run the whole test suite"
 	@echo "make html     build the site from stored outputs, without running any chapter"
+	@echo "make slides   write the slides of the course from stored outputs, print their address"
 	@echo "make lab      open the chapters in JupyterLab, to change and run them"
 	@echo "make verify   check that stored outputs are what today's code gives"
 	@echo "make bench    measure speed and accuracy"
@@ -40,6 +41,9 @@ test: $(READY)
 
 html: $(READY)
 	@$(BIN)/symgen html
+
+slides: $(READY)
+	@$(BIN)/symgen slides
 
 lab: $(READY)
 	@cd chapters && '$(abspath $(BIN))/jupyter-lab'

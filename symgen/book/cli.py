@@ -1,4 +1,4 @@
-"""The command line: `symgen new`, `student`, `run`, `html`, `verify`, `sweep` ..."""
+"""The command line: `symgen new`, `student`, `slides`, `run`, `html`, `verify`, `sweep` ..."""
 
 import contextlib
 import os
@@ -47,6 +47,21 @@ def student(folder: Path, preset: str, instructor: bool) -> None:
     with doing(f"writing the course into {folder}"), only_new():
         count = write_course(book, folder, preset, instructor)
     click.echo(f"{folder} holds {count} notebooks and a README.md that says how to start.")
+
+
+@app.command()
+@click.option("--open", "show", is_flag=True, help="Show them in a browser.")
+def slides(show: bool) -> None:
+    """Write the slides of a course, of stored figures, and print their address."""
+    from symgen.book.slides import write_slides
+
+    target = presets.workplace() / "_build" / "slides.html"
+    with doing("writing the slides"):
+        write_slides(presets.book_folder(), target)
+    page = target.resolve().as_uri()
+    click.echo(page)
+    if show:
+        click.launch(page)
 
 
 @app.command()

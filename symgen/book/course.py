@@ -12,6 +12,7 @@ from typing import Any
 
 import nbformat
 
+from symgen import __version__
 from symgen.book.launch import install_cell, with_install_cell
 from symgen.book.layout import new_folder, repository
 from symgen.book.notebooks import has_tag, write_notebook
@@ -29,11 +30,13 @@ HIDDEN = ("hide-input", "hide-cell", "remove-input", "remove-cell")
 README = """\
 # {title}: notebooks of a course
 
-With Python 3.11 or newer, run `pip install '{wanted}'`, then `jupyter-lab` in this folder; open
-`{first}` and run its cells from the top, in order.
+With Python 3.11 or newer, run `pip install '{wanted}'`{where},
+then `jupyter-lab` in this folder; open `{first}` and run its cells from the top, in order.
 {exercises}
 The notebooks stand at preset `{preset}`: their cell of parameters may be changed.
 """
+# Where the book has no address. What is installed by its mere name may be somebody else's.
+WHEEL = f"symgen-{__version__}-py3-none-any.whl"
 EXERCISES = {
     False: "Exercises stand at the end of each notebook; a cell that says *not yet* says *correct*"
     "\nonce your own code is in it.",
@@ -61,9 +64,11 @@ def write_course(book: Path, folder: Path, preset: str = "quick", instructor: bo
             notebooks[name] = course_notebook(book, name, preset, instructor)
     if not notebooks:
         raise BookError(f"no chapter in {book / 'chapters'} has an {{exercise}}")
+    found = repository(book)
     about = {
         "title": read_yaml(book / "_config.yml").get("title", "The book"),
-        "wanted": "symgen[book]" + (f" @ git+{found}" if (found := repository(book)) else ""),
+        "wanted": f"symgen[book] @ git+{found}" if found else f"./{WHEEL}[book]",
+        "where": "" if found else " beside that file",
         "first": f"{next(iter(notebooks))}.ipynb",
         "exercises": EXERCISES[instructor],
         "preset": preset,

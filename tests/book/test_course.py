@@ -10,6 +10,7 @@ import yaml
 from click.testing import CliRunner
 from conftest import ROOT, small_chapter
 
+import symgen
 from symgen.book import cli, course, notebooks, presets
 from symgen.book.presets import BookError
 
@@ -65,6 +66,7 @@ def test_a_course_starts_with_a_paragraph_that_says_how(written):
     for who in ("student", "instructor"):
         text = (written / who / "README.md").read_text()
         assert len(text.strip().split("\n\n")) == 2
+        assert f"`pip install './symgen-{symgen.__version__}-py3-none-any.whl[book]'`" in text
         assert "jupyter-lab" in text and "`00_planted_logic.ipynb`" in text
         assert ("instructor" in text) == (who == "instructor")
         names = {p.stem for p in (written / who).glob("*.ipynb")}
