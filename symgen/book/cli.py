@@ -165,7 +165,10 @@ def _site(book: Path, edition: str | None, folder: Path | None) -> Path:
 
 
 @app.command()
-@click.option("--edition", help="Which stored edition to show.")
+@click.option(
+    "--edition",
+    help="Which stored edition to show; else of each chapter the largest that is not stale.",
+)
 @click.option("--from", "folder", type=Path, help="Take executed chapters from this folder first.")
 def html(edition: str | None, folder: Path | None) -> None:
     """Build the site from outputs that are there already, and print its address."""

@@ -19,7 +19,7 @@ import yaml
 
 from symgen.book import notebooks
 from symgen.book.editions import edition_folder, edition_names, problems
-from symgen.book.landing import held, hero
+from symgen.book.landing import PRESETS, held, hero
 from symgen.book.launch import theme_options
 from symgen.book.presets import BookError, chapter_names, read_chapter, read_yaml, unknown
 from symgen.book.processes import ended_with_us
@@ -39,7 +39,8 @@ def build(
     """Build the site into ``_build/html`` and return its first page.
 
     Each chapter is taken from `folder` if it is there, else from the edition, else from
-    chapters/. One whose last run failed says so, and shows what is stored. Where neither what
+    chapters/. Without either, the largest preset is shown whose stored copy is what today's code
+    gives. A chapter whose last run failed says so, and shows what is stored. Where neither what
     goes into the site nor the site itself has changed, nothing is built.
 
     Args:
@@ -95,7 +96,9 @@ def _stage(book: Path, stage: Path, sources: list[Path], scripts: Path) -> None:
     shutil.copytree(book / "_static", stage / "_static")
     for name in ("_toc.yml", "references.bib"):
         shutil.copyfile(book / name, stage / name)
-    pages = {name: _page(book, name, sources) for name in chapter_names(book)}
+    pages = {
+        name: _page(book, name, sources or _largest(book, name)) for name in chapter_names(book)
+    }
     for name, page in pages.items():
         notebooks.write_notebook(page, stage / "chapters" / f"{name}.ipynb")
     made = {
@@ -186,6 +189,15 @@ def _costs(book: Path, sources: list[Path]) -> pd.DataFrame:
             }
             rows.setdefault((name, about["preset"]), found)
     return pd.DataFrame(rows.values())
+
+
+def _largest(book: Path, name: str) -> list[Path]:
+    """Return the stored editions with a copy of a chapter that is not stale, the largest first."""
+    known = {e: notebooks.read_executed(edition_folder(book, e) / f"{name}.ipynb")
+             for e in edition_names(book) if e in PRESETS}  # fmt: skip
+    own = read_chapter(book, name)
+    fresh = [e for e in reversed(PRESETS) if known.get(e) and not problems(known[e], own)]
+    return [edition_folder(book, e) for e in fresh]
 
 
 def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:

@@ -52,11 +52,33 @@ def built(book) -> Path:
     return site.build(book).parent.parent
 
 
+def test_without_a_wish_the_largest_preset_is_shown_that_is_not_stale(tmp_path, monkeypatch):
+    chapters = tmp_path / "chapters"
+    chapters.mkdir()
+    page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A")])
+    nbformat.write(page, chapters / "a.ipynb")
+    for name in ("cpu", "gpu", "mine"):
+        folder = tmp_path / "data" / "editions" / name
+        folder.mkdir(parents=True)
+        page.metadata["symgen"] = {"preset": name, "fingerprint": name}
+        nbformat.write(page, folder / "a.ipynb")
+
+    def found(stale):
+        monkeypatch.setattr(
+            site, "problems", lambda stored, own: stale & {stored.metadata.symgen.preset}
+        )
+        return [folder.name for folder in site._largest(tmp_path, "a")]
+
+    assert found(set()) == ["gpu", "cpu"]
+    assert found({"gpu"}) == ["cpu"]
+    assert found({"gpu", "cpu"}) == []
+
+
 def test_the_strict_build_has_every_page_and_says_what_produced_it(built):
     for page in PAGES:
         html = (built / f"{page}.html").read_text()
         if page[9:11].isdigit():
-            assert '<p class="edition">Preset <b>quick</b>' in html
+            assert re.search(r'<p class="edition">Preset <b>(quick|cpu|gpu|paper)</b>', html)
             assert "code fingerprint" in html
     assert "chapters/index.html" in (built / "index.html").read_text()
     # Who looks for chapter 3 or appendix B finds them, in the title and beside every page.
