@@ -3,13 +3,15 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+PRESET ?= cpu
 
-.PHONY: help book test html slides lab bench verify lint clean environment
+.PHONY: help book test html slides edition lab bench verify lint clean environment
 help:
 	@echo "make book     run every chapter (preset quick), build the site, print its address"
 	@echo "make test     run the whole test suite"
 	@echo "make html     build the site from stored outputs, without running any chapter"
 	@echo "make slides   write the slides of the course from stored outputs, print their address"
+	@echo "make edition  run and store what is not stored yet of preset cpu (PRESET=gpu: of another), bill first"
 	@echo "make lab      open the chapters in JupyterLab, to change and run them"
 	@echo "make verify   check that stored outputs are what today's code gives"
 	@echo "make bench    measure speed and accuracy"
@@ -45,6 +47,10 @@ html: $(READY)
 slides: $(READY)
 	@$(BIN)/symgen slides
 
+# What was measured of single trainings is kept as it comes, so that hours can be split into evenings.
+edition: $(READY)
+	$(BIN)/symgen run all --preset $(PRESET) --store
+
 lab: $(READY)
 	@cd chapters && '$(abspath $(BIN))/jupyter-lab'
 
@@ -67,7 +73,7 @@ environment: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = "%d.%d" % sys.version_info[:2]; sys.exit(None if sys.version_info >= (3, 11) else "symgen needs Python 3.11 or newer, and $(PYTHON) is Python " + v + ": run `make PYTHON=python3.12 ...`, or another newer one")'
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo 'symgen needs the venv module of $(PYTHON): on Debian and Ubuntu, `apt-get install python3-venv`' >&2; exit 1; }
-	@echo 'Installing the environment into $(VENV); it takes some minutes and 6 GB the first time.'
+	@echo 'Installing the environment into $(VENV); it takes some minutes and 7 GB the first time.'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[book,test,llm]'
 	@touch $@
