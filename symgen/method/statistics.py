@@ -140,7 +140,7 @@ def bounded(values: Float[Tensor, "sample"], low: float = -1.0, high: float = 1.
     Example:
         >>> some = torch.tensor([0.1, 0.7, 0.9, 1.0])
         >>> f"{interval(some)}, {bounded(some)}"
-        '0.68 [-0.26, 1.17], 0.68 [-0.38, 1.00]'
+        '0.67 [-1.07, 1.32], 0.67 [-0.36, 1.00]'
     """
     found = interval((values.double() - low) / (high - low), share=True)
     return Interval(*(low + (high - low) * end for end in found))
