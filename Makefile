@@ -20,23 +20,24 @@ help:
 
 # Chapters that fail (status 1) do not keep the others from their pages.
 book: $(READY)
-	@$(BIN)/symgen run all --preset quick --yes; status=$$?; [ $$status -le 1 ] || exit $$status; \
+	@$(BIN)/symgen run all --preset quick --workers 2 --yes; status=$$?; [ $$status -le 1 ] || exit $$status; \
 	$(BIN)/symgen html --from _build/runs/quick && exit $$status
 
 # First the tests and then the chapters, file by file on one core each: their networks are small, and
-# threads would wait for each other. Then two chapters as users run them, with as many threads as the
-# machine gives. How the tables of the chapters lie to what is stored is told, and not judged: how far
-# processors differ is known for one of them only.
+# threads and processes would wait for each other. Then three chapters as users run them, with as
+# many threads and processes as the machine gives; the last takes language models to the processes.
+# How the tables of the chapters lie to what is stored is told, and not judged: how far processors
+# differ is known for one of them only.
 test: $(READY)
 	@failed=0; \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 \
+	OMP_NUM_THREADS=1 LOKY_MAX_CPU_COUNT=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 \
 	  tests symgen --ignore tests/test_notebooks.py --ignore tests/test_fresh_tables.py \
 	  || failed=1; \
 	rm -rf _build/fresh; export SYMGEN_OUT='$(CURDIR)/_build/fresh'; \
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 \
+	OMP_NUM_THREADS=1 LOKY_MAX_CPU_COUNT=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 \
 	  tests/test_notebooks.py chapters || failed=1; \
 	$(BIN)/python -m pytest -q chapters/00_planted_logic.ipynb \
-	  chapters/01_interaction_extraction.ipynb || failed=1; \
+	  chapters/01_interaction_extraction.ipynb chapters/06_fine_tuning.ipynb || failed=1; \
 	$(BIN)/python -m pytest -q tests/test_fresh_tables.py \
 	  || echo "These tables lie farther from the stored ones than the tolerances say; not judged."; \
 	exit $$failed

@@ -13,6 +13,8 @@ GROUPS = {
     "profile": solvers.profile,
     "highs": solvers.against_highs,
     "growth": solvers.growth,
+    "steps": solvers.steps,
+    "sampled": solvers.sampled,
     "memory": solvers.memory,
     "device": solvers.device,
     "moebius": transforms.against_shapiq,

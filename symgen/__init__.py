@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from symgen.book.chapter import Chapter
     from symgen.data.datasets import load_dataset
     from symgen.interactions import Interactions
+    from symgen.masking.extraction import extract
     from symgen.masking.hooks import Inputs
     from symgen.masking.mask_values import mean_feature
-    from symgen.masking.outputs import extract, masked_outputs
+    from symgen.masking.outputs import masked_outputs
     from symgen.masking.patches import draw_patches
     from symgen.masking.prompts import Prompt, draw_prompts
     from symgen.masking.spans import draw_words
     from symgen.method.dynamics import Dynamics, track
     from symgen.method.language import LanguageStudy
     from symgen.method.phases import phases
+    from symgen.method.removal import remove
     from symgen.method.statistics import Interval, interval
     from symgen.method.study import Study
     from symgen.method.trainings import Trainings
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
         interaction_count,
         jaccard,
         order_spectrum,
-        remove,
         transfer,
     )
     from symgen.method.tuning import Tuning

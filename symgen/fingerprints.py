@@ -23,6 +23,9 @@ import numpy as np
 PACKAGE = Path(__file__).parent
 #: The book that comes with the package: inside it where it was installed, around it in a clone.
 BOOK = PACKAGE / "shipped" if (PACKAGE / "shipped").is_dir() else PACKAGE.parent
+#: The MIME type of what a chapter says of its run; of its own, since JupyterLab would show plain
+#: JSON instead of the table beside it.
+RECORD = "application/vnd.symgen.provenance+json"
 Anything = TypeVar("Anything")
 
 

@@ -188,3 +188,13 @@ def test_conda_users_get_the_same_environment():
     make = Path(ROOT / "Makefile").read_text()
     assert wanted == ["-c constraints.txt", "-e .[book,test,llm]"]
     assert "-c constraints.txt -e '.[book,test,llm]'" in make
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_minutes_of_the_exercises_are_the_sum_of_theirs(name):
+    text = "\n".join(cell.source for cell in presets.read_chapter(ROOT, name).cells)
+    each = re.findall(r"\*\* \((?:easy|medium|hard), (\d+) minutes\)", text)
+    assert len(each) == text.count("{exercise}") == text.count("{hint}")
+    if each:
+        total = re.search(r"\*\*Minutes:\*\* \d+ to read, (\d+) for the exercises\.", text)
+        assert int(total[1]) == sum(map(int, each))

@@ -14,8 +14,8 @@ from torch import nn
 
 import symgen
 from symgen.data.texts import pieces_of, split_texts, train_tokenizer
+from symgen.masking.extraction import split_outputs
 from symgen.masking.mask_values import mean_embedding, mean_feature, token_embedding
-from symgen.masking.outputs import split_outputs
 from symgen.masking.spans import TextVariables
 from symgen.method import attributions
 from symgen.method.conditions import condition_values, shuffled
@@ -231,7 +231,7 @@ def test_outputs_are_split_on_the_gpu_and_kept_on_the_cpu(device, monkeypatch, n
         places.append(v.is_cuda)
         return symgen.Interactions.from_moebius(v)
 
-    monkeypatch.setattr("symgen.masking.outputs.sparsify", seen)
+    monkeypatch.setattr("symgen.masking.extraction.sparsify", seen)
     v = torch.rand(2, 2**n, dtype=torch.float64)
     inter = split_outputs(v, progress=False)
     assert places == [there] and not inter.and_.is_cuda

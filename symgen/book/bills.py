@@ -7,7 +7,6 @@ heavy is imported here before networks have to be timed.
 """
 
 import math
-import os
 import subprocess
 import sys
 import time
@@ -17,9 +16,9 @@ from typing import Any, NamedTuple
 
 import click
 
+from symgen.book import processes
 from symgen.book.parameters import DATASETS, NETWORKS
 from symgen.book.presets import defaults, read_chapter
-from symgen.book.processes import ended_with_us
 from symgen.book.work import BATCH, Piece, growth, pieces
 
 GIB = 2**30
@@ -82,7 +81,7 @@ def bills(
         else:
             found.append(_scaled(chapter, own, parameters))
     if counted:
-        for number, row in _timed(counted, cores or os.cpu_count() or 1).items():
+        for number, row in _timed(counted, cores or processes.cores()).items():
             found[number] = Bill(found[number].chapter, *row)
     return found
 
@@ -115,7 +114,7 @@ def _timed(counted: Mapping[int, list[Piece]], cores: int) -> dict[int, tuple]:
 def _loading() -> float:
     """Return how many seconds a new process takes to load what trainings need."""
     started = time.perf_counter()
-    command = ended_with_us("import symgen.method.trainings")
+    command = processes.ended_with_us("import symgen.method.trainings")
     subprocess.run(command, capture_output=True, check=False)
     return time.perf_counter() - started
 

@@ -17,7 +17,7 @@ import torch
 from symgen.book.parameters import check_parameters
 from symgen.book.processes import spread
 from symgen.book.tables import Page, claim_box, claim_rows, read_results
-from symgen.fingerprints import code_fingerprint, fingerprint, not_a_result, versions
+from symgen.fingerprints import RECORD, code_fingerprint, fingerprint, not_a_result, versions
 from symgen.method.claims.judgement import Judgement, judge
 from symgen.storage import atomic
 
@@ -185,5 +185,5 @@ class Provenance:
         return {
             "text/plain": "\n".join(f"{k}: {v}" for k, v in rows.items()),
             "text/html": f'<table class="provenance">{cells}</table>',
-            "application/json": record,
+            RECORD: record,
         }

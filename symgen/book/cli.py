@@ -4,13 +4,14 @@ import contextlib
 import os
 import shlex
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 # What takes long to import is imported where it is used: a slip is answered at once.
 from symgen import __version__
-from symgen.book import bills, editions, presets, runs
+from symgen.book import bills, editions, notebooks, presets, runs
 from symgen.book.layout import book_above, lay_out
 from symgen.book.presets import BookError
 from symgen.book.stopping import Commands, doing, only_new
@@ -72,6 +73,7 @@ def slides(show: bool) -> None:
     help="Change one parameter.",
 )  # fmt: skip
 @click.option("--out", type=Path, help="Where executed copies go.")
+@click.option("--workers", type=click.IntRange(1), default=1, help="Chapters at a time.")
 @click.option("--force", is_flag=True, help="Run even what is unchanged.")
 @click.option("--store", is_flag=True, help="Keep the outputs in the project, for its authors.")
 @click.option("--open", "show", is_flag=True, help="Build the site and open the chapter's page.")
@@ -83,6 +85,7 @@ def run(
     preset: str,
     given: tuple,
     out: Path | None,
+    workers: int,
     force: bool,
     store: bool,
     show: bool,
@@ -126,29 +129,17 @@ def run(
             rows = bills.bills(book, wanted)
         if not bills.agreed(rows, dry_run, yes):
             return
-    failed = []
-    for number, name in enumerate(names, 1):
-        click.echo(f"[{number}/{len(names)}] {name} (preset {preset})")
-        with doing(f"running {name} (preset {preset}) into {out}"):
-            # A quick edition measures all it shows, on every machine; what others took hours for
-            # is kept beside the package that looks for it there.
-            keep = store and preset != "quick" and book == BOOK
-            outcome = runs.execute(book, name, preset, given, out, force, keep)
-        click.echo(f"  {outcome.told}", err=outcome.status == "failed")
-        if outcome.status == "failed":
-            failed.append(name)
-        elif store:
-            try:
-                kept = editions.store(book, preset, outcome.path)
-                click.echo(f"  stored: {kept.relative_to(book)}")
-            except OSError as error:
-                failed.append(name)
-                click.echo(f"  not stored: {error}", err=True)
+    results = _one_by_one(book, names, preset, given, out, force, store)
+    if min(workers, len(names)) > 1:
+        results = _side_by_side(book, names, preset, given, out, force, store, workers)
+    with contextlib.closing(results):
+        failed = [name for name, well in results if not well]
     if failed:
         click.echo(f"symgen: {len(failed)} of {len(names)} failed: {', '.join(failed)}", err=True)
     elif not show:
         click.echo(f"To see it as a page: symgen html --from {shlex.quote(os.path.relpath(out))}")
-        click.echo(f"To go on from it: jupyter-lab {shlex.quote(os.path.relpath(outcome.path))}")
+        copy = os.path.relpath(out / f"{names[-1]}.ipynb")
+        click.echo(f"To go on from it: jupyter-lab {shlex.quote(copy)}")
     if show:
         with doing("building the site"):
             page = _site(book, None, out).with_name(f"{names[0]}.html").resolve().as_uri()
@@ -156,6 +147,62 @@ def run(
         click.launch(page)
     if failed:
         raise SystemExit(1)
+
+
+def _one_by_one(
+    book: Path, names: list[str], preset: str, given: dict, out: Path, force: bool, store: bool
+) -> Iterator[tuple[str, bool]]:
+    """Execute chapters one after the other; yield each with whether it went well."""
+    for number, name in enumerate(names, 1):
+        click.echo(f"[{number}/{len(names)}] {name} (preset {preset})")
+        with doing(f"running {name} (preset {preset}) into {out}"):
+            # A quick edition measures all it shows, on every machine; what others took hours for
+            # is kept beside the package that looks for it there.
+            keep = store and preset != "quick" and book == BOOK
+            outcome = runs.execute(book, name, preset, given, out, force, keep)
+        well = outcome.status != "failed"
+        click.echo(f"  {outcome.told}", err=not well)
+        if well and store:
+            try:
+                kept = editions.store(book, preset, outcome.path)
+                click.echo(f"  stored: {kept.relative_to(book)}")
+            except OSError as error:
+                well = False
+                click.echo(f"  not stored: {error}", err=True)
+        yield name, well
+
+
+def _side_by_side(
+    book: Path,
+    names: list[str],
+    preset: str,
+    given: dict,
+    out: Path,
+    force: bool,
+    store: bool,
+    workers: int,
+) -> Iterator[tuple[str, bool]]:
+    """The same with several at a time; those that read the others' results come at last."""
+    from symgen.book import sweeps
+
+    options = ["--preset", preset, "--out", str(out.resolve()), "--billed"]
+    options += [word for item in given.items() for word in ("-p", *item)]
+    options += ["--force"] * force + ["--store"] * store
+    last = [name for name in names if notebooks.reads_results(presets.read_chapter(book, name))]
+    number = 0
+    for part in ([name for name in names if name not in last], last):
+        with (
+            doing(f"running {' '.join(part)} (preset {preset}) into {out}"),
+            contextlib.closing(
+                sweeps.side_by_side({name: ["run", name, *options] for name in part}, workers)
+            ) as results,
+        ):
+            for name, found in results:
+                number, well = number + 1, found["status"] != "failed"
+                click.echo(f"[{number}/{len(names)}] {name} (preset {preset})")
+                told = f"{found['status']} in {found['seconds']} s {found['error']}".strip()
+                click.echo(f"  {told}", err=not well)
+                yield name, well
 
 
 def _site(book: Path, edition: str | None, folder: Path | None) -> Path:

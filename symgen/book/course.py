@@ -6,11 +6,13 @@ Notebooks outside the book have no Sphinx: its directives, roles and links becom
 import ast
 import itertools
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import yaml
 
 from symgen import __version__
 from symgen.book.launch import install_cell, with_install_cell
@@ -26,13 +28,34 @@ DIRECTIVE = re.compile(
     re.M,
 )
 CITED = re.compile(r"\{cite:([tp])\}`([^`]+)`")
+# A label and the heading below it, and parameters that are set on the command line.
+LABEL = re.compile(r"^\(([\w-]+)\)=\n#+ +(.+)$", re.M)
+VALUE = r"""(?:"[^"`]*"|'[^'`]*'|[^\s`]+)"""
+COMMAND = re.compile(rf"`(?:symgen run \w+\s+)?((?:-p\s+\w+\s+{VALUE}\s*)+)`")
+CHANGE = (
+    "Change the cell of parameters near the top, then choose *Run > Restart Kernel and Run All "
+    "Cells*."
+)
 HIDDEN = ("hide-input", "hide-cell", "remove-input", "remove-cell")
 README = """\
 # {title}: notebooks of a course
 
-With Python 3.11 or newer, run `pip install '{wanted}'`{where},
-then `jupyter-lab` in this folder; open `{first}` and run its cells from the top, in order.
+With Python 3.11 or newer on Linux or macOS, in this folder{where}:
+
+    python3 -m venv course-env
+    course-env/bin/pip install '{wanted}'
+    course-env/bin/jupyter-lab
+
+The installation takes minutes and up to 7 GB, 2 GB with PyTorch's build for processors, which goes
+in before the second line: `course-env/bin/pip install torch torchvision --index-url
+https://download.pytorch.org/whl/cpu`.
+
+Open `{first}` and run its cells from the top, in order. The first run of a notebook trains its
+networks, for up to some minutes; the next one finds them stored.
 {exercises}
+
+{contents}
+
 The notebooks stand at preset `{preset}`: their cell of parameters may be changed.
 """
 # Where the book has no address. What is installed by its mere name may be somebody else's.
@@ -68,10 +91,11 @@ def write_course(book: Path, folder: Path, preset: str = "quick", instructor: bo
     about = {
         "title": read_yaml(book / "_config.yml").get("title", "The book"),
         "wanted": f"symgen[book] @ git+{found}" if found else f"./{WHEEL}[book]",
-        "where": "" if found else " beside that file",
+        "where": "" if found else f" with {WHEEL} in it, which your teacher has",
         "first": f"{next(iter(notebooks))}.ipynb",
         "exercises": EXERCISES[instructor],
         "preset": preset,
+        "contents": _contents(notebooks),
     }
     with new_folder(folder) as partial:
         for name, notebook in notebooks.items():
@@ -80,14 +104,28 @@ def write_course(book: Path, folder: Path, preset: str = "quick", instructor: bo
     return len(notebooks)
 
 
+def _contents(notebooks: Mapping[str, nbformat.NotebookNode]) -> str:
+    """Return a table of the notebooks, in the book's order, with the minutes they take."""
+    rows = ["| notebook | minutes |", "| --- | --- |"]
+    for name, notebook in notebooks.items():
+        first = notebook.cells[0].source
+        minutes = re.search(r"\*\*Minutes:\*\* ([^.]*)\.", first)
+        title = first.splitlines()[0].lstrip("# ")
+        rows.append(f"| [{title}]({name}.ipynb) | {minutes[1] if minutes else ''} |")
+    return "\n".join(rows)
+
+
 def course_notebook(book: Path, name: str, preset: str, instructor: bool) -> nbformat.NotebookNode:
     """Return one chapter for a course; see `write_course`."""
     values = resolve(book, name, preset, {})
     source = with_install_cell(read_chapter(book, name), install_cell(repository(book)))
     numbers, pages = itertools.count(1), [*chapter_names(book)]
+    whole = "\n".join(cell.source for cell in source.cells)
+    anchors = dict(LABEL.findall(whole))
     for cell in source.cells:
         if cell.cell_type == "markdown":
-            cell.source = _plain(cell.source, instructor, numbers, book, pages)
+            plain = _plain(cell.source, instructor, numbers, book, pages, anchors)
+            cell.source = _by_hand(plain)
             if not instructor and re.search(r"\{solution|^#+ .*solution", cell.source, re.M | re.I):
                 raise BookError(
                     f"{name}, cell {cell.id}: a solution is written in a way that cannot be left "
@@ -100,6 +138,8 @@ def course_notebook(book: Path, name: str, preset: str, instructor: bool) -> nbf
             if has_tag(cell, "parameters"):
                 cell.source = with_values(cell.source, values)
     source.cells = [cell for cell in source.cells if cell.source.strip()]
+    if references := _references(book, whole):
+        source.cells.append(nbformat.v4.new_markdown_cell(references, id="references"))
     source.metadata = nbformat.from_dict(
         {"kernelspec": KERNEL, "language_info": {"name": "python", "file_extension": ".py"}}
     )
@@ -124,7 +164,12 @@ def with_values(source: str, values: Mapping[str, Any]) -> str:
 
 
 def _plain(
-    source: str, instructor: bool, numbers: Iterator[int], book: Path, pages: list[str]
+    source: str,
+    instructor: bool,
+    numbers: Iterator[int],
+    book: Path,
+    pages: list[str],
+    anchors: Mapping[str, str],
 ) -> str:
     """Return a cell's text in plain Markdown, without solutions unless they are wanted."""
 
@@ -143,23 +188,64 @@ def _plain(
 
     def link(found: re.Match) -> str:
         text, target = found.groups()
+        if target in anchors:  # as JupyterLab names its headings
+            return f"[{text}](#{anchors[target].replace(' ', '-')})"
         return f"[{text}]({target}.ipynb)" if target in pages else text
 
-    text = DIRECTIVE.sub(directive, source)
+    text = re.sub(r"^\([\w-]+\)=\n", "", DIRECTIVE.sub(directive, source), flags=re.M)
     text = re.sub(
-        r"(?<![\w$\\])\[([^\]\n]*(?:\n[^\]\n]+)?)\]\(([A-Za-z]\w+|\d\d_\w+)\)", link, text
+        r"(?<![\w$\\])\[([^\]\n]*(?:\n[^\]\n]+)?)\]\(([A-Za-z][\w-]+|\d\d_\w+)\)", link, text
     )
     text = CITED.sub(lambda found: _cited(book, *found.groups()), text)
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 
+def _by_hand(text: str) -> str:
+    """Return a text that changes parameters in their cell, where it does so on the command line.
+
+    A command would run the book's own chapter, not the notebook that is open.
+    """
+
+    def assignments(found: re.Match) -> str:
+        words = shlex.split(found[1])
+        pairs = zip(words[1::3], words[2::3], strict=True)
+        # Three dots stand for a text of the reader's own.
+        read = ((name, value if value == "..." else yaml.safe_load(value)) for name, value in pairs)
+        return ", ".join(f"`{name} = {value!r}`" for name, value in read)
+
+    text = COMMAND.sub(assignments, text)
+    return re.sub(r"^(## What to change next)$", rf"\1\n\n{CHANGE}", text, flags=re.M)
+
+
 def _cited(book: Path, kind: str, keys: str) -> str:
+    told = []
+    for entry in _entries(book, keys):
+        authors, year = _authors(entry), entry.fields["year"]
+        told.append(f"{authors} ({year})" if kind == "t" else f"{authors}, {year}")
+    return ", ".join(told) if kind == "t" else f"({'; '.join(told)})"
+
+
+def _references(book: Path, source: str) -> str:
+    """Return what a chapter cites, as a list with titles; empty where it cites nothing."""
+    keys = ",".join(found[2] for found in CITED.finditer(source))
+    lines = {
+        f"- {_authors(entry)} ({entry.fields['year']}): "
+        f"*{re.sub('[{}]', '', entry.fields['title'])}*."
+        for entry in _entries(book, keys)
+    }
+    return "\n".join(["## References", "", *sorted(lines)]) if lines else ""
+
+
+def _entries(book: Path, keys: str) -> list:
+    """Return the entries of references.bib with these keys, which commas separate."""
+    if not keys:
+        return []
     from pybtex.database import parse_file  # only where something is cited
 
-    known, told = parse_file(str(book / "references.bib")).entries, []
-    for key in map(str.strip, keys.split(",")):
-        authors = known[key].persons["author"]
-        names = " ".join(authors[0].last_names).strip("{}") + " et al." * (len(authors) > 1)
-        year = known[key].fields["year"]
-        told.append(f"{names} ({year})" if kind == "t" else f"{names}, {year}")
-    return ", ".join(told) if kind == "t" else f"({'; '.join(told)})"
+    known = parse_file(str(book / "references.bib")).entries
+    return [known[key.strip()] for key in keys.split(",")]
+
+
+def _authors(entry: Any) -> str:
+    authors = entry.persons["author"]
+    return " ".join(authors[0].last_names).strip("{}") + " et al." * (len(authors) > 1)

@@ -31,6 +31,7 @@ CLASSES = {
     "p": {"edition"},
     "span": {"math", "inline", "verdict", *(v.replace(" ", "-") for v in VERDICTS)},
     "table": {"benchmarks", "claims", "dataframe", "matrix", "provenance"},
+    "td": {"claimed"},
 }
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 DRAWN = {

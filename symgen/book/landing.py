@@ -19,44 +19,57 @@ HELD = {
     "gap": "The loss gap opens while the generalization power falls.",
     "removal_shrunk": "Taking out what does not generalize closes more of the loss gap than making "
     "the network less sure of itself.",
-    "extractor_count": "By the field's usual procedure the number of interactions falls farther at "
+    "extractor_count": "By the published procedure the number of interactions falls farther at "
     "first than by the exact split.",
     "power_beats_simpler": "Generalization power tells the loss gap better than simpler measures.",
 }
 # From the smallest networks and data to the largest.
 PRESETS = ("quick", "cpu", "gpu", "paper")
+# How a claim is settled by the settings of the largest preset that measured it.
 ANSWERS = {
-    "shown wherever it was tested": lambda found: found.eq("shown").all(),
+    "shown in every setting": lambda found: found.eq("shown").all(),
     "shown in some settings": lambda found: found.eq("shown").any(),
     "not so, or no difference": lambda found: found.isin(["opposite", "absent"]).any(),
     "our runs cannot say": lambda found: True,
 }
 
 
-def held(claims: pd.DataFrame, effects: pd.DataFrame) -> str:
+# Claims to the columns of `when`, which has a verdict on them in each cell of its map.
+CELLS = {"count": "finding 1", "power": "finding 2", "power_above_chance": "above chance",
+         "gap": "finding 3"}  # fmt: skip
+
+
+def held(claims: pd.DataFrame, effects: pd.DataFrame, cells: pd.DataFrame) -> str:
     """Return what became of the main claims, one line each, in Markdown.
 
     Args:
         claims: of `read_results`, with the rows that the pages show. Of a claim the map of
-            trainings counts where it has it, else the first setting.
+            trainings counts where it has it, else the first setting in which it was tested.
         effects: of `effect_table`, what the factors of that map do; perhaps empty.
+        cells: verdicts on the findings in each cell of the map; perhaps empty.
     """
     lines = []
+    # An empty text is read as a missing number.
+    claims = claims.astype({"open": object}).fillna({"open": ""}) if len(claims) else claims
     for name, words in HELD.items():
         rows = claims[claims["claim"] == name] if len(claims) else claims
         if not len(rows):
             continue
-        chosen = [*rows[rows["chapter"] == "when"]["setting"], *rows["setting"]][0]
-        rows = rows[rows["setting"] == chosen]
-        first = rows.iloc[0]
+        best = rows["chapter"].eq("when"), rows["verdict"].ne("not tested"), rows["claim"].eq(name)
+        first = next(rows[of].iloc[0] for of in best if of.any())
+        rows = rows[rows["setting"] == first.setting]
         values = [
             f"{row.value:+.2f} [{row.low95:+.2f}, {row.high95:+.2f}]"
             for row in rows.dropna(subset=["value", "low95"]).itertuples()
         ]
-        told = [", then ".join(values)] * bool(values)
+        told = [", then ".join(values) + f"; margin {first.margin:g}" * bool(first.margin > 0)]
+        told = told * bool(values)
         told += [html.escape(first.setting), counted(float(first.repetitions), first.of)]
+        if first.chapter == "when" and CELLS.get(name) in cells:
+            alone = cells[CELLS[name]].eq("shown").sum()
+            told[-1] += f", on average; in {alone} of {len(cells)} alone"
         lines.append(
-            f"- {signed(first.verdict)} **{words}** <small>{'; '.join(told)}; "
+            f"- {signed(first.verdict, first.open)} **{words}** <small>{'; '.join(told)}; "
             f"[more]({first.chapter})</small>"
         )
     if len(effects):
@@ -104,7 +117,9 @@ def answer(table: pd.DataFrame) -> tuple[Page, pd.DataFrame]:
         count = int(found.eq("shown").sum()), len(found)
         rows.append((name, what, ours, largest, *count))
         tested = f"{count[0]} of {count[1]}, {largest}" if count[1] else "not tested"
-        page, words = (html.escape(str(x)) for x in (first.chapter, first.statement))
+        of_page = table.loc[found.index, "page"].dropna() if len(found) else found
+        page = html.escape(str([*of_page, first.chapter][0]))
+        words = html.escape(str(first.statement))
         items[what, ours].append(
             f'<li><a href="{page}.html">{words}</a> <small>({html.escape(tested)})</small></li>'
         )
@@ -117,10 +132,14 @@ def answer(table: pd.DataFrame) -> tuple[Page, pd.DataFrame]:
 
 
 def _settings(found: pd.DataFrame) -> pd.Series:
-    """Return the verdicts of settings; those that two pages measured alike count once."""
+    """Return the verdicts of settings; those that two pages measured alike count once.
+
+    What is undecided between absent and opposite is as good as absent: it is not so.
+    """
     kept = {}
     for setting, rows in found.groupby("setting", sort=False):
         values = rows[["value", "low95", "high95"]].astype(float)
         same = setting if values.isna().all(axis=None) else values.to_numpy().tobytes()
-        kept.setdefault(same, rows["verdict"].iloc[0])
-    return pd.Series([*kept.values()], dtype=object)
+        not_so = rows["open"].iloc[0] == "absent or opposite"
+        kept.setdefault(same, (rows.index[0], "absent" if not_so else rows["verdict"].iloc[0]))
+    return pd.Series(dict(kept.values()), dtype=object)

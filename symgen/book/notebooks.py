@@ -13,7 +13,7 @@ from typing import Any
 
 import nbformat
 
-from symgen.fingerprints import PACKAGE, code_fingerprint, fingerprint, versions
+from symgen.fingerprints import PACKAGE, RECORD, code_fingerprint, fingerprint, versions
 
 SCHEMA = 1  # of the `symgen` entry in a notebook's metadata
 IDENTITY = ("schema", "preset", "parameters", "sources", "code", "versions")
@@ -54,6 +54,11 @@ def own_code(notebook: nbformat.NotebookNode) -> list:
     """
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     return [c for c in code if not (has_tag(c, "injected-parameters") or has_tag(c, INSTALL))]
+
+
+def reads_results(notebook: nbformat.NotebookNode) -> bool:
+    """Return whether a chapter reads what others of its edition have found."""
+    return any(".results(" in cell.source for cell in own_code(notebook))
 
 
 def identity(notebook: nbformat.NotebookNode, preset: str, parameters: Mapping) -> dict:
@@ -165,7 +170,7 @@ def provenance_record(notebook: nbformat.NotebookNode) -> dict:
     """Return the record shown by the chapter's provenance cell, or an empty one."""
     for cell in reversed(own_code(notebook)):
         for output in cell.outputs:
-            record = output.get("data", {}).get("application/json")
+            record = output.get("data", {}).get(RECORD)
             if isinstance(record, str):
                 record = json.loads(record)
             if isinstance(record, dict) and "code" in record:

@@ -62,6 +62,8 @@ NAMES = {
 }
 # Outputs of all samples on all masked states, at 8 bytes each, take half a GiB then.
 MOST_OUTPUTS = 2**26
+# Masked states that models of sampled ones are judged by.
+HELD_OUT = 200
 # What a further study may change, where its chapter has it as a parameter.
 STUDY = {
     "dataset", "network", "train_size", "label_noise", "epochs", "learning_rate", "augment",
@@ -69,12 +71,12 @@ STUDY = {
     "options", "evaluation_size",
 }  # fmt: skip
 # What the main study of a chapter must hold, and how a chapter divides the data otherwise.
-MAIN = dict.fromkeys(("01_interaction_extraction", "equally_sparse", "attributions"), "image")
+MAIN = dict.fromkeys(
+    ("01_interaction_extraction", "equally_sparse", "attributions", "more_variables"), "image"
+)
 SPLITS = {"D_cross_validation": "thirds", "E_penalty": "parts:3"}
 # How many baseline networks a chapter takes that does not leave it open, where these are not two.
-BASELINES = dict.fromkeys(
-    ("01_interaction_extraction", "A_sparsity_conditions", "equally_sparse", "attributions"), 0
-)
+BASELINES = dict.fromkeys((*MAIN, "A_sparsity_conditions"), 0)
 # The name of a parameter and what was expected of it.
 Faults = Iterator[tuple[str, str]]
 
@@ -98,12 +100,14 @@ def check_parameters(chapter: str, parameters: Mapping[str, Any]) -> None:
     _refuse(chapter, "", parameters, _main_faults(chapter, parameters))
     main = {"split": SPLITS.get(chapter)} if chapter in SPLITS else {}
     main |= {k: v for k, v in parameters.items() if k in STUDY}
+    # On how many samples losses are measured is no parameter of most chapters.
+    allowed = dict.fromkeys([*main, "evaluation_size"])
     fixed = {"baselines": BASELINES.get(chapter, 2), "m": parameters.get("m", 1)}
     others = {f"others[{k}]: ": other for k, other in enumerate(parameters.get("others", []))}
     taken: dict[tuple, str] = {}
     planted = {"planted: ": dict(parameters.get("planted", {}))}
     for where, change in {"": {}, **planted, **others}.items():
-        _refuse(chapter, where, change, _single_faults(chapter, change, main))
+        _refuse(chapter, where, change, _single_faults(chapter, change, allowed))
         study = {**fixed, **main, **change}
         _refuse(chapter, where, study, _study_faults(chapter, study))
         own = study.get("network"), study.get("dataset")
@@ -150,6 +154,15 @@ def _main_faults(chapter: str, values: Mapping[str, Any]) -> Faults:
     samples, held = values.get("samples"), MAIN.get(chapter)
     if samples is not None and values.get("sample", 0) >= samples:
         yield "sample", f"one of the {samples} samples, numbered from 0 to {samples - 1}"
+    if values.get("few", 0) > (samples or 0):
+        yield "few", f"at most the {samples} samples that there are"
+    if values.get("many", 0) > values.get("grid", 0) ** 2:
+        yield "many", f"at most {values['grid'] ** 2} patches, or a finer grid"
+    if values.get("calls", 0) + HELD_OUT > 2 ** values.get("many", 62):
+        most = 2 ** values["many"] - HELD_OUT
+        yield "calls", f"at most {most:,} of {values['many']} variables, so that some are held out"
+    if max(values.get("counts", [0])) >= 2 ** values.get("n", 1):
+        yield "counts", f"fewer than all {2 ** values['n']:,} masked states, so that some are left"
     if "model" in values:
         yield from _language_faults(values)
     if len(values.get("decays", ())) != (tried := len(values.get("strengths", ()))):

@@ -36,6 +36,16 @@ def watch(parent: int) -> None:
     threading.Thread(target=look, daemon=True).start()
 
 
+def cores() -> int:
+    """Return how many cores this process may use: those of the machine, or fewer.
+
+    Fewer where its affinity or a container says so, or the variable `LOKY_MAX_CPU_COUNT`.
+    """
+    from joblib import cpu_count
+
+    return cpu_count()
+
+
 @not_a_result
 def spread(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """Return what a function gives for every item, computed side by side.
@@ -52,7 +62,7 @@ def spread(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Re
     from tqdm.auto import tqdm
 
     items = list(items)
-    workers = 1 if torch.cuda.is_available() or len(items) < 2 else os.cpu_count() or 1
+    workers = 1 if torch.cuda.is_available() or len(items) < 2 else cores()
     bar = {"total": len(items), "delay": 3, "leave": False}
     if workers < 2 and not os.environ.get("SYMGEN_SCHEDULER"):
         return list(tqdm(map(function, items), **bar))

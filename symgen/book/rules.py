@@ -85,7 +85,8 @@ SPLIT = Rule(
     ),
 )
 RULES: dict[str, Rule] = {
-    "preset": NAME, "dataset": ID, "network": NAME, "split": SPLIT,
+    "preset": NAME, "dataset": ID, "network": NAME, "layer": NAME,
+    "split": SPLIT,
     "n": whole(1, 16), "grid": COUNT, "small_grid": whole(2, 4), "samples": COUNT, "sample": SIZE,
     "sizes": several(COUNT, 1),
     "train_size": optional(COUNT), "epochs": MANY, "checkpoints": MANY, "baselines": whole(0, 100),
@@ -100,6 +101,10 @@ RULES: dict[str, Rule] = {
     # Of the chapter on extractors.
     "kappas": several(KAPPA), "steps": COUNT, "functions": COUNT, "levels": several(STRENGTH, 1),
     "options": MAPPING, "evaluation_size": COUNT,
+    # Of the chapter on more variables than all masks allow.
+    "counts": several(whole(4, 2**16), 1), "few": COUNT, "many": whole(8, 62),
+    "calls": whole(20, 100_000), "max_order": whole(1, 6),
+    "against": several(one_of("SPEX", "ProxySPEX")),
     # Of the chapter on the penalty.
     "strengths": several(STRENGTH, 1), "decays": several(STRENGTH, 1), "m": whole(1, 12),
     "pool": COUNT, "penalized": COUNT, "every": COUNT,
@@ -127,6 +132,7 @@ CHAPTERS: dict[str, dict[str, Rule]] = {
     "equally_sparse": {"n": whole(3, 16)},
     # Of fewer than three variables pairs are all there is.
     "attributions": {"n": whole(3, 16)},
+    "more_variables": {"n": whole(6, 16)},
     # Low orders, 1 and 2, are compared with higher ones.
     "02_order_generalization": {"n": whole(4, 16), "baselines": whole(1, 9)},
     "choices": {"n": whole(3, 16), "baselines": whole(1, 9)},

@@ -122,7 +122,8 @@ def _stage(book: Path, stage: Path, sources: list[Path], scripts: Path) -> None:
 
 HERO = (
     "Generalization power H with its chance level, number of interactions N, and loss gap through "
-    "training, in a case where the three phases show and in one where they do not; phases shaded"
+    "training, in the case of the map where most findings are shown and in that where fewest are; "
+    "phases shaded"
 )
 # In a Markdown page, `<!-- table: NAME -->` stands for a table that is made when the site is.
 TABLE = re.compile(r"<!-- table: (.+?) -->")
@@ -156,12 +157,13 @@ def _held(pages: Mapping[str, nbformat.NotebookNode], sources: list[Path]) -> st
     folder = next((f for f in sources if (f / "tables").is_dir()), None)
     of_folder = {shown[name] for name in shown if folder and (folder / f"{name}.ipynb").is_file()}
     tables = []
-    for table in ("claims", "effects"):
+    for table in ("claims", "effects", "verdicts"):
         found = read_results(table, folder, next(iter(of_folder), "quick"))
         same = [shown.get(row.chapter) == row.preset for row in found.itertuples()]
         tables.append(found[same])
-    claims, effects = tables
-    return held(claims, effects[effects["chapter"] == "when"])
+    claims, effects, verdicts = tables
+    of_map = (table[table["chapter"] == "when"] for table in (effects, verdicts))
+    return held(claims, *of_map)
 
 
 def _hero(pages: Mapping[str, nbformat.NotebookNode], stage: Path) -> str:
@@ -170,15 +172,16 @@ def _hero(pages: Mapping[str, nbformat.NotebookNode], stage: Path) -> str:
     if figure is None:
         return ""
     (stage / "chapters" / "hero.svg").write_text(figure, encoding="utf-8")
-    return "```{image} hero.svg\n:alt: " + HERO + "\n```"
+    return "```{figure} hero.svg\n:alt: " + HERO + "\n```"
 
 
 def _costs(book: Path, sources: list[Path]) -> pd.DataFrame:
-    """Return what each chapter took at each preset, from its executed copies."""
+    """Return what each chapter took at each preset, from its executed copies that are not stale."""
     folders = [*sources, *(edition_folder(book, e) for e in ("quick", *edition_names(book)))]
     rows: dict[tuple[str, str], dict] = {}
     for name, folder in itertools.product(chapter_names(book), folders):
-        if executed := notebooks.read_executed(folder / f"{name}.ipynb"):
+        executed = notebooks.read_executed(folder / f"{name}.ipynb")
+        if executed and not problems(executed, read_chapter(book, name)):
             about, record = executed.metadata.symgen, notebooks.provenance_record(executed)
             found = {
                 "chapter": f"[{name}]({name})",

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ import psutil
 
 from symgen.book import presets, runs
 from symgen.book.presets import BookError
-from symgen.book.processes import ended_with_us
+from symgen.book.processes import cores, ended_with_us
 from symgen.fingerprints import fingerprint
 
 MOST_RUNS = 10_000  # of one sweep
@@ -126,28 +126,54 @@ def carry_out(
         yield ended(k, {"status": "unchanged", "seconds": 0.0, "error": ""})
     if all(kept):
         return
+    commands = {k: _command(cell, out) for k, cell in enumerate(cells) if not kept[k]}
+    with (
+        _pool(scheduler, workers) as pool,
+        contextlib.closing(_as_they_end(pool, commands, scheduler is None)) as results,
+    ):
+        for k, found in results:
+            yield ended(k, found)
+
+
+def side_by_side(commands: Mapping[str, list[str]], workers: int) -> Iterator[tuple[str, dict]]:
+    """Yield the name of each command as it ends, and what became of it: status, seconds, error.
+
+    Args:
+        commands: arguments of `symgen`, by a name of their own.
+        workers: commands at a time on this machine.
+    """
+    # Together they are to have as many threads as there are cores, and as many processes.
+    share = str(max(1, cores() // workers))
+    limits = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or share}
+    limits["LOKY_MAX_CPU_COUNT"] = share
+    with (
+        ThreadPoolExecutor(workers) as pool,
+        contextlib.closing(_as_they_end(pool, commands, True, **limits)) as results,
+    ):
+        yield from results
+
+
+def _as_they_end(
+    pool: Executor, commands: Mapping, here: bool, **variables: str
+) -> Iterator[tuple[Any, dict]]:
     # Workers elsewhere start in another folder, and have variables of their own.
     paths = {k: os.environ.get(k) for k in ("SYMGEN_DATA", "SYMGEN_CACHE")}
-    place = str(Path.cwd()), {k: os.path.abspath(v) for k, v in paths.items() if v}
-    with _pool(scheduler, workers) as pool:
-        # Every command is a process of its own: notebooks do not share one event loop.
-        numbers = {
-            pool.submit(_run_one, _command(cell, out), *place): k
-            for k, cell in enumerate(cells)
-            if not kept[k]
-        }
-        try:
-            for done in as_completed(numbers):
-                yield ended(numbers[done], _result(done))
-        finally:  # reached early where a signal stops the sweep
-            for future in numbers:
-                future.cancel()
-            stopped: set[psutil.Process] = set()
-            while scheduler is None and wait(numbers, 0.1).not_done:
-                for child in {*psutil.Process().children()} - stopped:
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        child.terminate()
-                    stopped.add(child)
+    variables |= {k: os.path.abspath(v) for k, v in paths.items() if v}
+    place = str(Path.cwd()), variables
+    # Every command is a process of its own: notebooks do not share one event loop.
+    names = {pool.submit(_run_one, command, *place): k for k, command in commands.items()}
+    try:
+        for done in as_completed(names):
+            yield names[done], _result(done)
+    finally:  # reached early where a signal stops them
+        for future in names:
+            future.cancel()
+        stopped: set[psutil.Process] = set()
+        while here and wait(names, 0.1).not_done:
+            for child in {*psutil.Process().children()} - stopped:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.terminate()
+                stopped.add(child)
 
 
 def _as_text(values: dict) -> dict:

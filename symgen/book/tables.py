@@ -112,7 +112,8 @@ def claim_rows(name: str, judged: Mapping[str, Judgement]) -> pd.DataFrame:
     """Return what became of a claim in some settings, one row a contrast.
 
     Columns: claim, setting, measure, value, low95, high95, bound, margin, unit, repetitions, of
-    (what is repeated), contrast (the verdict on this row alone), verdict (on the claim).
+    (what is repeated), verdict (on the claim), open (what it may be where it is undecided),
+    contrast (the verdict on this row alone).
     """
     rows = []
     for setting, found in judged.items():
@@ -125,7 +126,7 @@ def claim_rows(name: str, judged: Mapping[str, Judgement]) -> pd.DataFrame:
                 "claim": name, "setting": setting, "measure": one.measure, "value": mean,
                 "low95": low, "high95": high, "bound": one.bound, "margin": one.margin,
                 "unit": one.unit, "repetitions": found.samples, "of": found.unit,
-                "verdict": found.verdict,
+                "verdict": found.verdict, "open": found.open,
                 "contrast": one.verdict if found.contrasts else "not tested",
             })  # fmt: skip
     return pd.DataFrame(rows)
@@ -150,12 +151,15 @@ def claim_box(name: str, rule: str, judged: Mapping[str, Judgement]) -> Page:
     for setting, found in judged.items():
         repeated = counted(found.samples, found.unit)
         count = f"<br><small>{repeated}</small>"
-        sign = f"<td rowspan={max(1, len(found.contrasts))}>{signed(found.verdict)}</td>"
+        sign = (
+            f"<td rowspan={max(1, len(found.contrasts))}>{signed(found.verdict, found.open)}</td>"
+        )
         where = f"<td rowspan={max(1, len(found.contrasts))}>{html.escape(setting)}{count}</td>"
         for one in found.contrasts:
             sided = "" if len(found.contrasts) == 1 else f" ({SIGNS[one.verdict]})"
             cells = (one.measure, _told(one), f"{_claimed(one)}{sided}")
-            middle = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+            middle = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells[:2])
+            middle += f'<td class="claimed">{html.escape(cells[2])}</td>'
             lines.append(f"<tr>{where}{middle}{sign}</tr>")
             where = sign = ""
             plain.append(f"{setting}: {one.measure}: {_told(one)}, {one.verdict}")
@@ -183,10 +187,11 @@ def _hint(more: int, unit: str) -> str:
     return f"If the mean stayed, about {counted(more, unit)} would decide. "
 
 
-def signed(verdict: str) -> str:
-    """Return a verdict with its sign, in HTML."""
+def signed(verdict: str, more: str = "") -> str:
+    """Return a verdict with its sign, and perhaps what it may still be, in HTML."""
     kind = verdict.replace(" ", "-")
-    return f'<span class="verdict {kind}">{SIGNS[verdict]} {verdict}</span>'
+    text = f'<span class="verdict {kind}">{SIGNS[verdict]} {verdict}</span>'
+    return f"{text} <small>({more})</small>" if more else text
 
 
 def _told(one: Contrast) -> str:
@@ -210,14 +215,16 @@ def compared(results: pd.DataFrame) -> pd.DataFrame:
         results: the tables ``claims`` of all chapters, of `read_results`; perhaps none.
 
     Returns:
-        Columns of ``data/paper/claims.csv``, and of the results; claims that nothing was measured
-        for have no preset, and the verdict "not tested".
+        Columns of ``data/paper/claims.csv``, and of the results, whose chapter is page; claims
+        that nothing was measured for have no preset, and the verdict "not tested".
     """
-    columns = ["claim", "preset", "setting", "measure", "value", "low95", "high95", "unit",
-               "repetitions", "of", "contrast", "verdict"]  # fmt: skip
-    found = results.reindex(columns=columns).astype({"claim": object, "verdict": object})
+    columns = ["claim", "page", "preset", "setting", "measure", "value", "low95", "high95", "unit",
+               "repetitions", "of", "contrast", "verdict", "open"]  # fmt: skip
+    found = results.rename(columns={"chapter": "page"}).reindex(columns=columns)
+    found = found.astype({"claim": object, "verdict": object, "open": object})
     table = reported("claims").merge(found, on="claim", how="left")
-    return table.assign(verdict=table["verdict"].fillna("not tested"))
+    # An empty text is read as a missing number.
+    return table.fillna({"verdict": "not tested", "open": ""})
 
 
 def claims_table(table: pd.DataFrame) -> Page:

@@ -90,7 +90,7 @@ def pieces(chapter: str, parameters: Mapping[str, Any]) -> list[Piece]:
             for wrong in parameters["label_noises"] for width in parameters["widths"]
         ]  # fmt: skip
     if "planted" in parameters:
-        found.append(({**main, **parameters["planted"]}, seeds))
+        found.append(({**main, **parameters["planted"]}, side))
     if "small_grid" in parameters:  # its other grid, and its two kinds of baseline networks
         grid = parameters["small_grid"]
         fewer = {"grid": grid, "n": min(grid**2, 9), "checkpoints": 1}

@@ -49,6 +49,7 @@ from symgen.figures.removal import (
     plot_removed_outputs,
     plot_several_removals,
 )
+from symgen.figures.sampling import plot_peers, plot_sampled
 from symgen.figures.style import COLOURS, WHISKERS, set_style, slider
 from symgen.figures.training import (
     plot_boundaries,

@@ -1,5 +1,6 @@
 """Figures of one network on some samples: outputs, variables, interactions, splits."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from symgen.figures.style import COLOURS, axes_or_new, legend_below, panels, spr
 from symgen.interactions import SALIENT_SHARE, Interactions
 from symgen.literal import no_math
 from symgen.method.extraction import SIGNS, set_labels
-from symgen.method.statistics import interval
+from symgen.method.statistics import cut, interval
 
 
 def plot_matching(
@@ -36,9 +37,9 @@ def plot_matching(
     ax = axes_or_new(ax)
     table = pd.DataFrame({"state": range(len(v)), "v": v.cpu(), "d": inter.predict().cpu()})
     table = table.sort_values("v", kind="stable", ignore_index=True)
-    ax.plot(table["d"], ".", ms=4, color=COLOURS["or"], label="d, logical model")
-    ax.plot(table["v"], color=COLOURS["network"], lw=1.5, label="v, network")
-    ax.set(xlabel="masked states, sorted by v", ylabel="output (log odds)")
+    ax.plot(table["v"], color=COLOURS["network"], lw=2.5, alpha=0.6, label="v, output")
+    ax.plot(table["d"], ".", ms=2.5, color=COLOURS["or"], label="d, logical model")
+    ax.set(xlabel="masked states, sorted by v", ylabel="output v")
     ax.legend()
     return ax, table
 
@@ -132,7 +133,7 @@ def plot_interactions(
     ax.set_yticks(place, map(no_math, set_labels(table)))
     ax.invert_yaxis()
     ax.axvline(0, color="black", lw=0.8)
-    ax.set(xlabel="effect on the output (log odds)", ylabel="")
+    ax.set(xlabel="effect on v", ylabel="")
     ax.legend()
     return ax, table
 
@@ -197,12 +198,12 @@ def _draw_node(
     style |= {"ls": "-" if positive else (0, (4, 2)), "solid_capstyle": "round"}
     x, y = place
     for foot in feet:
-        ax.plot([foot, x], [0.12, y], lw=0.35 * thick, alpha=0.55, **style)
+        ax.plot([foot, x], [0.12, y], lw=max(0.35 * thick, 0.8), alpha=0.55, **style)
     ax.plot([x, 5.0], [y, roof - 0.12], lw=thick, alpha=0.8, **style)
     ring = {"mfc": "white", "mec": COLOURS[row.type], "mew": 2.5, "zorder": 3}
     ax.plot(x, y, "o" if row.type == "and" else "h", ms=21, **ring)
     ax.text(x, y + 0.02, SIGNS[row.type].strip(), ha="center", va="center", size=10, zorder=4)
-    plain = {"boxstyle": "square,pad=0.1", "fc": "white", "alpha": 0.75, "lw": 0}
+    plain = {"boxstyle": "square,pad=0.1", "fc": "white", "alpha": 0.9, "lw": 0}
     ax.text(x + 0.25, y + 0.13, f"{row.effect:+.2f}", size=8.5, zorder=3.5, bbox=plain)
 
 
@@ -226,8 +227,9 @@ def plot_mask_values(
         ax.plot(range(len(names)), wide.T, "o-", color=COLOURS["all"], ms=5, lw=1)
         luck = of_it.groupby("mask value")["chance"].mean()[names].to_numpy()
         known, columns = ~np.isnan(luck), (torch.tensor(wide[name].to_numpy()) for name in names)
-        # What has a chance level is a share.
-        values = np.array([interval(x, share=bool(known.any())) for x in columns])
+        # What has a chance level is a share; all but the first, an output, is at least 0.
+        least = -math.inf if measure == measures[0] else 0
+        values = np.array([cut(interval(x, share=bool(known.any())), least) for x in columns])
         place, (mean, low, high) = np.arange(len(names)), values.T
         diamonds = {"fmt": "D", "ms": 7, "color": COLOURS["network"], "capsize": 5, "lw": 1.5}
         ax.errorbar(place + 0.12, mean, [mean - low, high - mean], zorder=3, **diamonds)
@@ -237,7 +239,7 @@ def plot_mask_values(
             ax.legend(loc="best", fontsize=9)
         if measure == measures[0] and neutral is not None:
             ax.axhline(neutral, color="black", lw=1, ls=":")
-            ax.text(0.01, neutral, "undecided", va="top", transform=ax.get_yaxis_transform())
+            ax.text(0.01, neutral, "knows nothing", va="top", transform=ax.get_yaxis_transform())
         ax.set_xticks(place, [no_math(name).replace(" ", "\n") for name in names])
         ax.set(xlim=(-0.5, len(names) - 0.5), title=no_math(measure))
         rows += [(measure, *row) for row in zip(names, *values.T, luck, strict=True)]
@@ -265,7 +267,7 @@ def plot_face(
     ax.axvspan(-tau, tau, color=COLOURS["all"], alpha=0.3, lw=0, label="not salient")
     bars = {"colors": COLOURS["train"], "lw": 6, "label": "all sparsest models"}
     ax.hlines(place, shown["low"], shown["high"], **bars)
-    ax.plot(shown["centre"], place, "o", ms=6, label="centre", color=COLOURS["network"])
+    ax.plot(shown["inner"], place, "o", ms=6, label="inner point", color=COLOURS["network"])
     cross = {"color": COLOURS["non-generalizable"], "mew": 2, "label": "a vertex"}
     ax.plot(shown["vertex"], place, "x", ms=8, **cross)
     ax.axvline(0, color="black", lw=0.8)

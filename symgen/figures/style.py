@@ -27,6 +27,8 @@ COLOURS = {
     "positive": "#B2182B",
     "negative": "#2166AC",
 }
+# A slider shows no more letters of a caption beside it.
+READOUT = 16
 WHISKERS = {"fmt": "none", "color": "black", "capsize": 3, "lw": 1.2}
 
 
@@ -101,14 +103,16 @@ def slider(figures: Mapping[Any, Figure | Axes], label: str = "") -> Any:
     """
     import ipywidgets as widgets
 
+    long = any(len(str(caption)) > READOUT for caption in figures)
     pages = []
-    for item in figures.values():
+    for caption, item in figures.items():
         figure = item.figure if isinstance(item, Axes) else item
         text = io.StringIO()
         figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
         plt.close(figure)
         svg = text.getvalue()
-        pages.append(widgets.HTML(svg[svg.index("<svg") :]))
+        drawn = widgets.HTML(svg[svg.index("<svg") :])
+        pages.append(widgets.VBox([widgets.Label(str(caption)), drawn]) if long else drawn)
     stack = widgets.Stack(pages, selected_index=0)
     captions = [(str(caption), i) for i, caption in enumerate(figures)]
     chooser = widgets.SelectionSlider(

@@ -1,4 +1,4 @@
-"""The network's output on all 2^n masked states, and the interactions behind it.
+"""The network's output on all 2^n masked states: of networks, and of any function.
 
 **A network of your own.** `masked_outputs` calls ``model(x)``, or ``model(**x)`` when x is a
 mapping, and takes the result, or its entry ``logits``, as logits: (sample, class), or
@@ -31,8 +31,6 @@ smooth it first, as ``lambda x: np.log(forest.predict_proba(x) + 1e-3)``. A soun
 in ten equal pieces has the variables ``torch.arange(16000)[None] // 1600``.
 """
 
-import dataclasses
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -42,8 +40,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from symgen.fingerprints import code_fingerprint, fingerprint
-from symgen.interactions import Interactions
+from symgen.fingerprints import code_fingerprint
 from symgen.masking.causal import causal_outputs
 from symgen.masking.functions import FunctionRunner
 from symgen.masking.hooks import (
@@ -60,13 +57,7 @@ from symgen.masking.patches import ImageVariables
 from symgen.masking.spans import TextVariables
 from symgen.masking.states import StateRunner, evaluating, run_all
 from symgen.memory import check_states, device_of, dtype_of
-from symgen.split.sparsify import DeadOutputWarning, sparsify, warn_dead
 from symgen.storage import cached
-from symgen.transforms import count_variables
-
-# Up to so many variables the split runs on a GPU where there is one, all samples at once; with more
-# it is a long chain of small steps. `python -m benchmarks --only device` measures the choice.
-GPU_LAST = 12
 
 #: What is masked; a tensor or array has the number of the variable at each position of the inputs.
 Variables = ImageVariables | TextVariables | Tensor | np.ndarray
@@ -160,90 +151,6 @@ def masked_outputs(
         "code": code_fingerprint(masked_outputs, *[type(variables)] * (not numbered)),
     }  # fmt: skip
     return cached("outputs", everything, compute)["v"]
-
-
-def extract(
-    model: nn.Module | Callable[[Any], Any],
-    inputs: Any,
-    variables: Variables,
-    mask_value: Value | Callable[[nn.Module], MaskValue | None],
-    *,
-    noise: float = 0.02,
-    tol: float = 1e-3,
-    names: Sequence | None = None,
-    **options: Any,
-) -> Interactions:
-    """Return the interactions of a network on some samples: outputs on all masks, then their split.
-
-    Args:
-        model: any module, or any function from masked inputs to logits; see `masked_outputs`.
-        inputs: with x and y, such as the samples of a data set, or `Inputs`.
-        variables: of the same samples.
-        mask_value: what masked variables are replaced with. Where it is a function, what it makes
-            of the network identifies stored outputs, along with the `key`.
-        noise, tol: see `sparsify`.
-        names: of the variables, of all samples alike or one list for each; by default the words of
-            a text's variables.
-        **options: of `masked_outputs`: batch_size, key, progress.
-
-    Returns:
-        Interactions that know the names and, with a key, the fingerprints of the key ("model") and
-        of samples and variables ("inputs").
-
-    Raises:
-        ValueError: for inputs without x and y, and see `masked_outputs`.
-    """
-    if not hasattr(inputs, "x") or not hasattr(inputs, "y"):
-        raise ValueError(
-            f"inputs are {type(inputs).__name__}; expected samples with x and y: "
-            "symgen.Inputs(x, y), or symgen.Inputs.of(loader, count) of a DataLoader"
-        )
-    if callable(mask_value):
-        with evaluating(model), torch.inference_mode():
-            mask_value = mask_value(model)
-    v = masked_outputs(model, inputs.x, inputs.y, variables, mask_value, **options)
-    found = split_outputs(v, noise, tol, options.get("progress", True))
-    if names is None:
-        names = getattr(variables, "words", ()) or None
-    about = identity(options.get("key"), inputs, variables)
-    return dataclasses.replace(found, names=names, about=about)
-
-
-def identity(key: Mapping | None, inputs: Any, variables: Variables) -> dict[str, str]:
-    """Return what identifies interactions: fingerprints of a network's key, and of the samples.
-
-    Args:
-        key: of the network; without it nothing is known.
-        inputs: with x and y.
-        variables: of the same samples.
-    """
-    if key is None:
-        return {}
-    samples = fingerprint([inputs.x, inputs.y, variables])
-    return {"model": fingerprint(dict(key)), "inputs": samples}
-
-
-def split_outputs(
-    v: Float[Tensor, "*batch state"], noise: float = 0.02, tol: float = 1e-3, progress: bool = True
-) -> Interactions:
-    """Return what `sparsify` does, found again where the same outputs were split before.
-
-    Up to `GPU_LAST` variables it runs on a GPU where there is one; what it returns lies where v is.
-    """
-
-    def compute() -> dict[str, Tensor]:
-        few = count_variables(v) <= GPU_LAST
-        place = torch.device("cuda") if few and torch.cuda.is_available() else v.device
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeadOutputWarning)
-            found = sparsify(v.to(place), noise=noise, tol=tol, progress=progress)
-        return found.to(v.device).tensors()
-
-    key = {"v": v, "noise": noise, "tol": tol, "code": code_fingerprint(sparsify)}
-    found = Interactions(**cached("splits", key, compute))
-    # Of what is found again, too.
-    warn_dead(v.reshape(-1, v.shape[-1]))
-    return found
 
 
 def state_runner(

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from symgen.interactions import Interactions
-from symgen.method.statistics import Interval, check_draws, interval, resampled
+from symgen.method.statistics import Interval, check_draws, cut, interval, resampled
 from symgen.method.study import Study
 from symgen.method.transfer import jaccard, order_spectrum, transfer
 
@@ -152,7 +152,7 @@ class Agreement:
                     found.append(cohen_kappa_score(one, two))
             return float(np.mean(found)) if found else float("nan")
 
-        return resampled(kappa, torch.arange(len(self.target)))
+        return cut(resampled(kappa, torch.arange(len(self.target))), -1, 1)
 
 
 def agreement_table(found: Mapping[str, Agreement]) -> pd.DataFrame:

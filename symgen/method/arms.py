@@ -25,7 +25,7 @@ from torch import Tensor
 from symgen.fingerprints import code_fingerprint
 from symgen.masking.hooks import Inputs
 from symgen.method.penalty import Penalty
-from symgen.method.statistics import Interval, interval
+from symgen.method.statistics import Interval, bounded, interval
 from symgen.method.study import Study
 from symgen.method.trainings import Mapper, never_run
 from symgen.method.transfer import generalization_power, interaction_count, transfer
@@ -228,7 +228,8 @@ def difference_table(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     for label, table in tables.items():
         for measure in MEASURES:
             for arm, values in differences(table, measure).items():
-                found: Interval = interval(values)
+                of_shares = measure in ("accuracy", "power")
+                found: Interval = bounded(values) if of_shares else interval(values)
                 rows.append((label, measure, arm, *found, int((~values.isnan()).sum())))
     names = ["label", "measure", "arm", "difference", "low95", "high95", "seeds"]
     return pd.DataFrame(rows, columns=names)

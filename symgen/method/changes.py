@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from symgen.interactions import Interactions
 from symgen.method.dynamics import Dynamics
-from symgen.method.statistics import interval
+from symgen.method.statistics import cut, interval
 from symgen.method.transfer import Share, order_spectrum
 
 
@@ -52,7 +52,7 @@ def strength_table(steps: Sequence[int], interactions: Sequence[Interactions]) -
         for name, orders in order_groups(inter.n).items():
             part = strength_of(inter, orders)
             share = interval(part / whole.where(whole > 0, torch.nan), share=True).mean
-            rows.append((step, f"orders {name}", *interval(part), share))
+            rows.append((step, f"orders {name}", *cut(interval(part), 0), share))
     return pd.DataFrame(rows, columns=["step", "label", "mean", "low95", "high95", "share"])
 
 
@@ -152,7 +152,7 @@ def moved_table(changes: pd.DataFrame) -> pd.DataFrame:
     """
     known = changes[changes["kind"] != "noise"].groupby(["kind", "sample"])["moved"].sum()
     rows = [
-        (kind, *interval(torch.tensor(values.to_numpy())))
+        (kind, *cut(interval(torch.tensor(values.to_numpy())), 0))
         for kind, values in known.groupby("kind", sort=False)
     ]
     table = pd.DataFrame(rows, columns=["kind", "moved", "low95", "high95"])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from symgen.fingerprints import code_fingerprint
 from symgen.interactions import Interactions
-from symgen.masking.outputs import split_outputs
+from symgen.masking.extraction import split_outputs
 from symgen.method.dynamics import Curves, Dynamics
 from symgen.method.spectra import mean_order
 from symgen.method.study import Study

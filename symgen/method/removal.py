@@ -12,8 +12,15 @@ from torch import Tensor
 
 from symgen.interactions import Interactions
 from symgen.method.dynamics import Dynamics
-from symgen.method.statistics import Interval, around, check_draws, interval, mean_difference
-from symgen.method.transfer import Share, cross_entropy, order_spectrum, remove
+from symgen.method.statistics import (
+    Interval,
+    around,
+    check_draws,
+    cut,
+    interval,
+    mean_difference,
+)
+from symgen.method.transfer import Share, order_spectrum
 
 REMOVED = "non-generalizable"
 #: What is removed: nothing; what does not generalize; and the controls. As much salient strength at
@@ -22,6 +29,30 @@ REMOVED = "non-generalizable"
 REMOVALS = ("nothing", REMOVED, "random", "permuted", "shrunk")
 #: A loss gap up to this, in nats, counts as none.
 SMALL_GAP = 0.02
+
+
+def remove(
+    v_full: Float[Tensor, "*batch"], inter: Interactions, g: Share, tau: float | None = None
+) -> Float[Tensor, "*batch"]:
+    """Return the output without its salient non-generalizable interactions (Eq. 12).
+
+    Every interaction is triggered on the unmasked input, so their effects are subtracted.
+
+    Args:
+        v_full: v[N] of every sample.
+        inter, g: interactions and their transfer.
+        tau: saliency; see `Interactions.salient`.
+    """
+    salient = torch.stack(inter.salient(tau), -2)
+    lost = inter.effects * salient * (1 - torch.stack(g, -2))
+    return v_full - lost.sum((-2, -1))
+
+
+def cross_entropy(v: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """Return -log sigmoid(v), the classification loss in nats that belongs to v (Eq. 1, 12)."""
+    return torch.nn.functional.softplus(-v)
+
+
 #: What a loss is measured by: the cross-entropy, or -v, of which effects are summands.
 MEASURES = {"nats": cross_entropy, "log odds": torch.neg}
 
@@ -235,7 +266,7 @@ def removal_table(removal: Removal) -> pd.DataFrame:
     rows = []
     for name in removal.train:
         for group, losses in (("training", removal.train), ("test", removal.test)):
-            rows.append((name, group, *interval(losses[name])))
+            rows.append((name, group, *cut(interval(losses[name]), 0)))
         rows.append((name, "gap", *removal.gap(name)))
     return pd.DataFrame(rows, columns=["removed", "group", "loss", "low95", "high95"])
 

@@ -27,6 +27,7 @@ Society B 54 (1992); Korn and Graubard, "Confidence intervals for proportions wi
 number of positive counts estimated from survey data", Survey Methodology 24 (1998).
 """
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -144,6 +145,20 @@ def bounded(values: Float[Tensor, "sample"], low: float = -1.0, high: float = 1.
     """
     found = interval((values.double() - low) / (high - low), share=True)
     return Interval(*(low + (high - low) * end for end in found))
+
+
+def cut(found: Interval, low: float = -math.inf, high: float = math.inf) -> Interval:
+    """Return an interval without what the quantity cannot be: it holds the truth as often.
+
+    Args:
+        found: of `interval` and the like.
+        low, high: the least and the most that the quantity can be.
+
+    Example:
+        >>> f"{cut(interval(torch.tensor([1.0, 3.0, 20.0])), 0)}"
+        '8.00 [0.00, 54.88]'
+    """
+    return Interval(found.mean, *(min(max(end, low), high) for end in found[1:]))
 
 
 def mean_difference(one: Float[Tensor, "sample"], other: Float[Tensor, "other"]) -> Interval:

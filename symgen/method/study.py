@@ -16,9 +16,10 @@ from symgen.data.hub import own_folder
 from symgen.fingerprints import code_fingerprint
 from symgen.interactions import Interactions
 from symgen.literal import nearest
+from symgen.masking.extraction import identity, split_outputs
 from symgen.masking.hooks import Inputs
 from symgen.masking.mask_values import MaskValue, find_layer, mean_feature, token_embedding
-from symgen.masking.outputs import identity, masked_outputs, split_outputs
+from symgen.masking.outputs import masked_outputs
 from symgen.masking.patches import ImageVariables, draw_patches
 from symgen.masking.spans import TextVariables, draw_words
 from symgen.memory import as_dtype, check_states, device_of, dtype_of

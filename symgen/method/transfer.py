@@ -277,28 +277,6 @@ def interaction_count(inter: Interactions, mass: float = 0.8) -> Float[Tensor, "
     return count.to(inter.and_.dtype).where(count > 0, torch.nan)
 
 
-def remove(
-    v_full: Float[Tensor, "*batch"], inter: Interactions, g: Share, tau: float | None = None
-) -> Float[Tensor, "*batch"]:
-    """Return the output without its salient non-generalizable interactions (Eq. 12).
-
-    Every interaction is triggered on the unmasked input, so their effects are subtracted.
-
-    Args:
-        v_full: v[N] of every sample.
-        inter, g: interactions and their transfer.
-        tau: saliency; see `Interactions.salient`.
-    """
-    salient = torch.stack(inter.salient(tau), -2)
-    lost = inter.effects * salient * (1 - torch.stack(g, -2))
-    return v_full - lost.sum((-2, -1))
-
-
-def cross_entropy(v: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """Return -log sigmoid(v), the classification loss in nats that belongs to v (Eq. 1, 12)."""
-    return torch.nn.functional.softplus(-v)
-
-
 def jaccard(
     spectrum_b: Float[Tensor, "*batch 2 order"], spectrum_c: Float[Tensor, "*batch 2 order"]
 ) -> Float[Tensor, "*batch"]:

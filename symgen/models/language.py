@@ -16,8 +16,9 @@ from symgen.data.texts import pieces_of, train_tokenizer
 from symgen.fingerprints import code_fingerprint
 from symgen.interactions import Interactions
 from symgen.literal import nearest
+from symgen.masking.extraction import split_outputs
 from symgen.masking.mask_values import MaskValue, mask_ids, word_value
-from symgen.masking.outputs import masked_outputs, split_outputs
+from symgen.masking.outputs import masked_outputs
 from symgen.masking.prompts import Prompt, first_probability, prompt_inputs, target_tokens
 from symgen.memory import as_dtype
 from symgen.models.config import TrainingConfig, configured

@@ -1,6 +1,10 @@
 """A training of your own: its checkpoints, wherever and however they are kept."""
 
+import contextlib
+import functools
 import os
+import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from symgen.fingerprints import fingerprint
+from symgen.models.builders import _source as code_of
 from symgen.models.builders import content
 from symgen.models.registry import device, load_weights
 
@@ -25,8 +31,10 @@ class Checkpoints:
 
     Args:
         sources: optimizer step to checkpoint, or a list of checkpoints, whose steps are then 0, 1,
-            2, ... A checkpoint is a file of weights, by `torch.save` of a state_dict or in
-            safetensors, or a function without arguments that returns the network.
+            2, ... A checkpoint is a file of weights, by `torch.save` of a state_dict (also one
+            under "state_dict", "model_state_dict" or "model" of a mapping, or of
+            DistributedDataParallel) or in safetensors, or a function without arguments that returns
+            the network.
         build: returns a network that the weights of the files fit into.
         records: one row a checkpoint, with any of epoch, train_loss, test_loss (nats),
             train_accuracy and test_accuracy (shares): a table, or a list of mappings. They are
@@ -38,8 +46,12 @@ class Checkpoints:
 
     Raises:
         ValueError: for steps that are no whole numbers >= 0, fewer than one checkpoint, records of
-            other steps, or a file without `build`.
+            other steps or names, a file without `build`, or a text in place of a list.
         FileNotFoundError: where a file is not there.
+
+    Warns:
+        UserWarning: where the files of a list are not in the order of the last numbers in their
+            names.
 
     Example:
         >>> layers = [torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)]
@@ -54,7 +66,14 @@ class Checkpoints:
         build: Callable[[], nn.Module] | None = None,
         records: pd.DataFrame | Sequence[Mapping[str, float]] | None = None,
     ):
-        sources = sources if isinstance(sources, Mapping) else dict(enumerate(sources))
+        if isinstance(sources, str | os.PathLike):
+            raise ValueError(
+                f"checkpoints are the one path {sources}; expected a list of files, or a mapping "
+                "of steps to files"
+            )
+        if not isinstance(sources, Mapping):
+            sources = dict(enumerate(sources))
+            _warn_of_order([*sources.values()])
         wrong = [
             step for step in sources if isinstance(step, bool) or int(step) != step or step < 0
         ]
@@ -62,6 +81,11 @@ class Checkpoints:
             raise ValueError(
                 f"the steps of the checkpoints are {[*sources][:10]}; expected one or more whole "
                 "numbers, 0 or above"
+            )
+        if isinstance(build, nn.Module):
+            raise ValueError(
+                f"build is a {type(build).__name__}; expected a function that builds one, such as "
+                "its class, or lambda: network"
             )
         self._sources = {int(step): sources[step] for step in sorted(sources)}
         self._build, self._keys = build, dict[int, dict[str, str]]()
@@ -104,16 +128,22 @@ class Checkpoints:
                 "torch.nn.Module"
             )
         if not callable(source):
-            load_weights(model, _weights(Path(source)), f"in {source}")
+            weights, own = _weights(Path(source)), model.state_dict()
+            # As DistributedDataParallel names them, or torch.compile.
+            for prefix in ("module.", "_orig_mod."):
+                if not weights.keys() & own.keys():
+                    weights = {name.removeprefix(prefix): x for name, x in weights.items()}
+            load_weights(model, weights, f"in {source}")
         model = model.to(device()).eval()
-        self._keys[step] = content(model)
+        self._keys[step] = {**content(model), "settings": _settings(model)}
         return model
 
     def key(self, step: int = -1) -> dict[str, str]:
-        """Return what identifies a network: its weights, its layers and the code of their classes.
+        """Return what identifies a network: weights, layers, their attributes and classes' code.
 
-        What else its forward calls is not seen: where you change that, point SYMGEN_CACHE to
-        another folder, or results of the network as it was may be found again.
+        What else its forward calls, functions and variables of a module, is not seen: where you
+        change that, point SYMGEN_CACHE to another folder, or results of the network as it was may
+        be found again.
 
         Args:
             step: one of `steps`, or -1 for the last.
@@ -130,9 +160,50 @@ class Checkpoints:
         return step
 
 
+def _warn_of_order(sources: Sequence) -> None:
+    names = [Path(x).stem for x in sources if isinstance(x, str | os.PathLike)]
+    numbers = [int(found[-1]) for name in names if (found := re.findall(r"\d+", name))]
+    if len(numbers) == len(sources) and numbers != sorted(numbers):
+        warnings.warn(
+            f"checkpoints are taken in the order of the list, whose names say {numbers[:10]}; sort "
+            "it by these numbers, or give a mapping of steps to files",
+            stacklevel=3,
+        )
+
+
+def _settings(model: nn.Module) -> str:
+    """Return what identifies the attributes of all layers: a number there may decide the output."""
+
+    def plain(value: Any) -> Any:
+        with contextlib.suppress(TypeError):
+            return fingerprint(value)
+        # What it holds, or is, has no fingerprint of its own.
+        if isinstance(value, Mapping):
+            return {str(k): plain(x) for k, x in value.items()}
+        if isinstance(value, list | tuple):
+            return [*map(plain, value)]
+        if hasattr(value, "to_dict"):  # such as the configuration of a transformer
+            return plain(value.to_dict())
+        if isinstance(value, functools.partial):
+            return [code_of(value.func), plain(value.args), plain(value.keywords)]
+        if callable(value) and not isinstance(value, nn.Module):
+            return code_of(value)
+        simple = isinstance(value, complex | torch.dtype | torch.device)
+        return repr(value) if simple else type(value).__qualname__
+
+    return fingerprint({
+        name: {k: plain(x) for k, x in vars(module).items() if k[0] != "_"}
+        for name, module in model.named_modules()
+    })  # fmt: skip
+
+
 def _recorded(steps: Sequence[int], records: Any) -> pd.DataFrame:
     """Return what is known of the checkpoints, one row each."""
     table = pd.DataFrame({"step": steps} if records is None else records)
+    if other := [str(name) for name in table if name not in ("step", *RECORDED)]:
+        raise ValueError(
+            f"records have the columns {', '.join(other)}; expected any of {', '.join(RECORDED)}"
+        )
     if "step" not in table and len(table) == len(steps):
         table.insert(0, "step", steps)
     if "step" not in table or table["step"].tolist() != [*steps]:
@@ -155,8 +226,12 @@ def _weights(path: Path) -> dict[str, Tensor]:
     except OSError:
         raise
     except (SafetensorError, Exception) as error:  # of damaged files torch raises almost anything
-        said = " ".join(str(error).split())
-        raise ValueError(f"{path} cannot be read as weights ({said[:200]}); {advice}") from error
+        whole = "Unsupported" in str(error) or "weights_only" in str(error)
+        said = "it holds more than tensors" if whole else " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"{path} cannot be read as weights ({said}); {advice}. A whole network that was saved "
+            "is given as a function that returns it"
+        ) from error
     if isinstance(found, Mapping):
         found = next((found[k] for k in INSIDE if isinstance(found.get(k), Mapping)), found)
     if not isinstance(found, Mapping) or not all(isinstance(x, Tensor) for x in found.values()):

@@ -27,8 +27,8 @@ def optimal_face(v: Float[Tensor, "*batch state"]) -> pd.DataFrame:
 
     Returns:
         One row an effect that the face leaves room for: type, members, order, index; low and high,
-        the ends of its range; centre, as `sparsify` has it; vertex, a corner where a simplex method
-        stops (log odds); salient, by the centre's threshold: in "all", "some" or "none" of the
+        the ends of its range; inner, as `sparsify` has it; vertex, a corner where a simplex method
+        stops (log odds); salient, by its threshold: in "all", "some" or "none" of the
         sparsest models.
 
     Raises:
@@ -71,7 +71,7 @@ def optimal_face(v: Float[Tensor, "*batch state"]) -> pd.DataFrame:
         "type": np.array(["and", "or"])[kind],
         "members": [", ".join(map(str, central.members(int(t)))) for t in index],
         "order": order.numpy()[index], "index": index, "low": low, "high": high,
-        "centre": central.effects.numpy()[kind, index], "vertex": vertex[free] * scale,
+        "inner": central.effects.numpy()[kind, index], "vertex": vertex[free] * scale,
         "salient": np.select([always, ever], ["all", "some"], "none"),
     })  # fmt: skip
 

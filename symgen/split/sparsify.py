@@ -68,14 +68,14 @@ def sparsify(
     """Return the sparsest AND and OR effects that explain v on every masked state.
 
     Minimizes the sum of absolute effects subject to abs(d[S] - v[S]) <= noise * abs(v[N] - v[0])
-    and d[0] = v[0], down to a certified relative gap. Where optima are many, the result is the
-    point of the central path at that gap, which tends to the analytic centre of the optimal
-    face: the same for every batch and every numbering of the variables. Effects that the dual
+    and d[0] = v[0], down to a certified relative gap. Where optima are many, the result is an
+    inner point of the optimal face, which need not be its analytic centre: the same for every
+    batch and every numbering of the variables. Effects that the dual
     certificate keeps away from the optimum's support are then set to zero, and feasibility and
     certificate computed again. AND and OR are treated alike: without noise, the complement dual
     w[S] = -v[N - S] has the same effects with AND and OR swapped, but for single variables. So
     sparse logic comes back as it was planted where it is the only optimum; where it is one of
-    many, the centre has the effects of all of them, be it planted as ANDs or as ORs.
+    many, it has the effects of all of them, be it planted as ANDs or as ORs.
 
     Args:
         v: outputs on all 2**n masked states, 1 <= n <= 16, bit i of the index set when variable

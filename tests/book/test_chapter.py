@@ -8,7 +8,7 @@ import pytest
 
 from symgen.book import tables
 from symgen.book.chapter import Chapter
-from symgen.fingerprints import code_fingerprint, reached
+from symgen.fingerprints import RECORD, code_fingerprint, reached
 
 VARIABLES = {"preset": "quick", "n": 3, "_hidden": 1, "In": [], "Out": {}, "json": json}
 
@@ -20,7 +20,9 @@ def test_a_chapter_keeps_its_parameters_and_tables(tmp_path, monkeypatch):
     assert frame.shape == (1, 1)
     assert (tmp_path / "tables" / "name.small.csv").read_text() == "n\n3\n"
     bundle = chapter.provenance()._repr_mimebundle_()
-    record = bundle["application/json"]
+    record = bundle[RECORD]
+    # JupyterLab prefers plain JSON to a table.
+    assert set(bundle) == {"text/plain", "text/html", RECORD}
     assert json.loads(json.dumps(record)) == record
     assert record["parameters"] == {"preset": "quick", "n": 3}
     assert record["code"] == code_fingerprint()

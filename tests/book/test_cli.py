@@ -249,6 +249,43 @@ def test_a_failing_chapter_is_told_kept_and_does_not_stop_the_others(book):
     assert sorted(p.name for p in out.glob("*.ipynb")) == ["a_first.ipynb", "b_second.ipynb"]
 
 
+def test_several_chapters_at_a_time_end_as_one_after_the_other(book):
+    """Both wait for each other; what reads their results begins when they have ended."""
+    wait = """
+import time
+from pathlib import Path
+Path(f"begun {chapter.name}").touch()
+while not all(Path(f"begun {name}").exists() for name in ("a_first", "b_second")):
+    time.sleep(0.1)
+"""
+    table = """
+if fail:
+    raise ValueError("failed as told")
+import pandas
+chapter.record("claims", pandas.DataFrame({"claim": [chapter.name, n]}))
+"""
+    # The one that reads their results stands between them.
+    reads = "print(sorted(map(str, chapter.results('claims')['claim'])))"
+    for name, work in {"a_first": wait + table, "a_reads": reads, "b_second": wait + table}.items():
+        nbformat.write(small_chapter(name, work), book / f"chapters/{name}.ipynb")
+    (book / "chapters/presets/quick.yml").write_text("a_first: {}\na_reads: {}\nb_second: {}\n")
+    (book / "data/editions").mkdir(parents=True)
+    ran = symgen("run", "all", "--workers", "2", "-p", "n", "4", "--out", "here")
+    assert ran.exit_code == 0, ran.output
+    assert "[3/3] a_reads (preset quick)\n  done in" in ran.stdout
+    (found,) = executed(book, "a_reads", "here").cells[4].outputs
+    assert found.text == "['4', '4', 'a_first', 'b_second']\n"
+    again = symgen("run", "all", "--workers", "2", "-p", "n", "4", "--out", "here")
+    assert again.stdout.count("  unchanged in") == 3
+
+    change(book / "chapters/b_second.ipynb", "fail = False", "fail = True")
+    ran = symgen("run", "all", "--workers", "3", "-p", "n", "4", "--out", "here")
+    assert ran.exit_code == 1
+    assert "  failed in" in ran.stderr and "ValueError: failed as told" in ran.stderr
+    assert "1 of 3 failed: b_second" in ran.stderr
+    assert (book / "here/b_second.failed.ipynb").exists()
+
+
 TABLE = "import pandas\nchapter.record('small', pandas.DataFrame({'n': [n]}))\n"
 
 
@@ -379,7 +416,7 @@ def test_make_book_builds_the_site_though_chapters_fail(tmp_path, status, builds
     (tmp_path / ".venv/ready").touch()
     command = ["make", "-s", "book"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    lines = ["run all --preset quick --yes", "html --from _build/runs/quick"]
+    lines = ["run all --preset quick --workers 2 --yes", "html --from _build/runs/quick"]
     assert done.stdout.splitlines() == lines[: 1 + builds]
     assert bool(done.returncode) == bool(status)
 
@@ -474,12 +511,17 @@ CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKIL
 
 
 @pytest.mark.parametrize("number", CODES, ids=lambda n: n.name)
-@pytest.mark.parametrize("command", ["run", "sweep", "html"])
+@pytest.mark.parametrize("command", ["run", "several", "sweep", "html"])
 def test_nothing_is_left_when_a_signal_ends_a_command(book, command, number):
     begun = book / "chapters/begun"
     nbformat.write(small_chapter("a_first", WAIT, False), book / "chapters/a_first.ipynb")
     (book / "grid.yml").write_text("chapter: a_first\ngrid: {n: [2, 3, 4]}\n")
-    words = {"run": ["a_first"], "sweep": ["grid.yml", "--workers", "2"], "html": []}[command]
+    words = {
+        "run": ["a_first"],
+        "several": ["all", "--workers", "2"],
+        "sweep": ["grid.yml", "--workers", "2"],
+        "html": [],
+    }[command]
     if command == "html":  # whose builder loads an extension that takes its time
         (book / "_static").mkdir()
         (book / "references.bib").touch()
@@ -491,7 +533,7 @@ def test_nothing_is_left_when_a_signal_ends_a_command(book, command, number):
         begins = begins.replace("cli.app", "site.fetch_scripts = lambda _: None; cli.app")
         begins = begins.replace("import cli", "import cli, site")
     with subprocess.Popen(
-        [sys.executable, "-c", begins, command, *words],
+        [sys.executable, "-c", begins, command.replace("several", "run"), *words],
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{book}"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -46,7 +46,7 @@ def test_students_get_every_cell_and_stub_and_no_solution(written, name):
         plain = re.sub(r"\s", "", re.sub(r"\[(.*?)\]\(.*?\)|\{cite.*?`.*?`", "", line))
         if len(plain) > 30 and line.strip() not in code:
             assert plain not in told, line
-            assert plain in whole or "](" in line or "{cite" in line, line
+            assert plain in whole or "](" in line or "{cite" in line or "-p " in line, line
     assert "olution" not in prose(given) or not re.search(r"#+ Solution", prose(given))
     assert prose(given).count("### Exercise ") == prose(source).count("{exercise}")
     for one in (given, full):
@@ -65,9 +65,12 @@ def test_students_get_every_cell_and_stub_and_no_solution(written, name):
 def test_a_course_starts_with_a_paragraph_that_says_how(written):
     for who in ("student", "instructor"):
         text = (written / who / "README.md").read_text()
-        assert len(text.strip().split("\n\n")) == 2
-        assert f"`pip install './symgen-{symgen.__version__}-py3-none-any.whl[book]'`" in text
-        assert "jupyter-lab" in text and "`00_planted_logic.ipynb`" in text
+        # Title; how to install, in three parts; how to begin; contents; preset.
+        assert len(text.strip().split("\n\n")) == 7
+        wheel = f"symgen-{symgen.__version__}-py3-none-any.whl"
+        assert f"\n    course-env/bin/pip install './{wheel}[book]'\n" in text
+        assert f"with {wheel} in it, which your teacher has" in text.replace("\n", " ")
+        assert "course-env/bin/jupyter-lab" in text and "`00_planted_logic.ipynb`" in text
         assert ("instructor" in text) == (who == "instructor")
         names = {p.stem for p in (written / who).glob("*.ipynb")}
         assert names == {*presets.chapter_names(ROOT)}
@@ -115,7 +118,7 @@ A note.
 ```
 """
 REFERENCES = """
-@article{one2020, author={Ada Able and Bo Best}, title={T}, year={2020}}
+@article{one2020, author={Ada Able and Bo Best}, title={The {B}}, year={2020}}
 @article{two2021, author={{A Group}}, title={T}, year={2021}}
 """
 
@@ -139,6 +142,9 @@ def test_directives_links_and_roles_become_plain_markdown(book, taught):
         "A Group (2021); v[0](x) (Able et al., 2020).\n\n### Exercise 1\n\nDo it.\n\n"
         "<details><summary>Hint</summary>\n\nThink.\n\n</details>\n\n**Note.** A note."
     ).replace("[a page](index)", "a page")
+    assert given.cells[-1].source == (
+        "## References\n\n- A Group (2021): *T*.\n- Able et al. (2020): *The B*."
+    )
     assert "secret" not in nbformat.writes(given)
     full = course.course_notebook(book, "a_first", "quick", instructor=True)
     assert "#### Solution\n\nIt is done so:\n```python\nsecret = 1\n```" in full.cells[4].source
@@ -189,3 +195,38 @@ def test_the_command_writes_into_a_new_folder_alone(book, taught, tmp_path):
         yaml.safe_load((book / "_config.yml").read_text())["title"]
         in (tmp_path / "new" / "README.md").read_text()
     )
+
+
+def test_every_link_leads_somewhere_and_no_label_is_left(written):
+    pages = {path.stem for path in (written / "student").glob("*.ipynb")}
+    for path in (written / "student").glob("*.ipynb"):
+        cells = nbformat.read(path, 4).cells
+        texts = [cell.source for cell in cells if cell.cell_type == "markdown"]
+        headings = {
+            found.strip().replace(" ", "-")
+            for text in texts for found in re.findall(r"^#+ (.*)$", text, re.M)
+        }  # fmt: skip
+        for text in texts:
+            assert not re.search(r"^\(.*\)=$", text, re.M), path.name
+            for target in re.findall(r"\]\(([^)\s]+)\)", text):
+                known = target.startswith("http") or target.removesuffix(".ipynb") in pages
+                assert known or target.removeprefix("#") in headings, (path.name, target)
+
+
+def test_students_are_told_to_change_the_cell_and_not_to_run_the_book(written):
+    """A command of the book would run its own chapter, with all solutions."""
+    for path in (written / "student").glob("[0-9A-E]*_*.ipynb"):
+        text = "\n".join(cell.source for cell in nbformat.read(path, 4).cells)
+        assert "`symgen run " not in text and "-p " not in text, path.name
+        assert text.count("Restart Kernel and Run All") == 1, path.name
+    first = (written / "student" / "00_planted_logic.ipynb").read_text()
+    assert "`n = 12`, `noise_level = 0.2` disturbs" in first
+
+
+def test_the_readme_lists_the_notebooks_with_their_minutes(written):
+    text = (written / "student" / "README.md").read_text()
+    listed = re.findall(r"^\| \[.+\]\((.+)\.ipynb\) \| (\d+) to read, (\d+) for", text, re.M)
+    assert {name for name, *_ in listed} == {
+        path.stem for path in (written / "student").glob("*.ipynb")
+    }
+    assert listed[0] == ("00_planted_logic", "20", "45")

@@ -16,10 +16,11 @@ COLUMNS = [
     "of",
     "verdict",
 ]
+CELLS = pd.DataFrame({"finding 2": ["shown", "absent", "shown"]})
 
 
 def results(*rows):
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return pd.DataFrame(rows, columns=COLUMNS).assign(margin=0.02, open=float("nan"))
 
 
 def test_each_claim_is_one_line_with_its_verdict_value_and_page():
@@ -38,12 +39,14 @@ def test_each_claim_is_one_line_with_its_verdict_value_and_page():
              "not tested"),
         ),
         effects,
+        CELLS,
     )  # fmt: skip
+    assert "nan" not in told
     first, second, when = told.splitlines()
     assert HELD["low_orders"] in first and "not tested" in first and "nan" not in first
     assert "a &lt;b&gt;" in first and "[more](02)" in first
     assert "+0.30 [+0.20, +0.40], then -0.10 [-0.20, -0.05]" in second
-    assert "8 trainings" in second and "texts" not in second
+    assert "; margin 0.02; main; 8 trainings;" in second and "texts" not in second
     assert "changes by +0.05 [+0.03, +0.07] with width of 16 in place of 4: see" in when
     assert "0.9" not in when
 
@@ -55,13 +58,30 @@ def test_the_map_counts_before_a_single_setting():
             ("when", "power", "map", 0.1, -0.2, 0.4, 24, "cells", "undecided"),
         ),
         pd.DataFrame(),
+        CELLS,
     )
-    assert "+0.10" in told and "24 cells" in told and "+0.30" not in told
+    assert "+0.10" in told and "24 cells, on average; in 2 of 3 alone" in told
+    assert "+0.30" not in told
+
+
+def test_a_setting_in_which_nothing_could_be_tested_comes_last():
+    nothing = (float("nan"),) * 3
+    rows = ("04", "power", "x", *nothing, 3, "trainings", "not tested"), (
+        "04", "power", "y", 0.1, 0.0, 0.2, 3, "trainings", "undecided",
+    )  # fmt: skip
+    told = held(results(*rows), pd.DataFrame(), CELLS)
+    assert "; y; 3 trainings" in told and "not tested" not in told
+
+
+def test_what_an_undecided_claim_may_still_be_is_said():
+    row = ("02", "low_orders", "x", -0.2, -0.4, -0.1, 8, "trainings", "undecided")
+    told = held(results(row).assign(open="absent or opposite"), pd.DataFrame(), CELLS)
+    assert "undecided</span> <small>(absent or opposite)</small>" in told
 
 
 def test_without_results_nothing_is_said():
     nothing = pd.DataFrame(columns=["preset", "chapter"])
-    assert held(nothing, nothing) == "*No run has been stored yet.*"
+    assert held(nothing, nothing, nothing) == "*No run has been stored yet.*"
 
 
 def test_the_figure_is_the_one_of_the_cases():
@@ -75,27 +95,28 @@ def test_the_figure_is_the_one_of_the_cases():
 
 
 def test_the_answer_sorts_each_claim_once_by_its_largest_preset():
-    texts = {"a": "A <b>", "b": "B", "c": "C", "d": "D", "e": "E"}
+    texts = {"a": "A <b>", "b": "B", "c": "C", "d": "D", "e": "E", "f": "F"}
     found = [
         ("a", "quick", "x", "absent"), ("a", "cpu", "x", "shown"), ("a", "cpu", "y", "shown"),
         ("b", "quick", "x", "shown"), ("b", "quick", "y", "undecided"),
         ("c", "quick", "x", "opposite"), ("c", "quick", "y", "undecided"),
         ("d", "cpu", "x", "undecided"), ("d", "cpu", "y", "not tested"),
-        ("e", None, None, "not tested"),
+        ("e", None, None, "not tested"), ("f", "cpu", "x", "undecided"),
     ]  # fmt: skip
     table = pd.DataFrame(found, columns=["claim", "preset", "setting", "verdict"])
     table["place"] = table["claim"].map(lambda c: "control of ours" if c == "b" else "Fig. 2")
     table = table.assign(statement=table["claim"].map(texts), chapter="02")
-    table = table.assign(value=1.0, low95=range(len(table)), high95=9.0)
+    table = table.assign(value=1.0, low95=range(len(table)), high95=9.0, page="03")
+    table["open"] = table["claim"].map({"f": "absent or opposite"}).fillna("")
     page, rows = answer(table)
     everywhere, some, no, unknown = ANSWERS
-    assert rows["answer"].tolist() == [everywhere, some, no, unknown, unknown]
-    assert rows["control"].tolist() == [False, True, False, False, False]
-    assert rows["shown"].tolist() == [2, 1, 0, 0, 0]
-    assert rows["settings"].tolist() == [2, 2, 2, 1, 0]
+    assert rows["answer"].tolist() == [everywhere, some, no, unknown, unknown, no]
+    assert rows["control"].tolist() == [False, True, False, False, False, False]
+    assert rows["shown"].tolist() == [2, 1, 0, 0, 0, 0]
+    assert rows["settings"].tolist() == [2, 2, 2, 1, 0, 1]
     assert rows["preset"].tolist()[:4] == ["cpu", "quick", "quick", "cpu"]
     text = page._repr_html_()
-    assert "A &lt;b&gt;</a> <small>(2 of 2, cpu)" in text and text.count("not tested") == 1
+    assert '03.html">A &lt;b&gt;</a> <small>(2 of 2, cpu)' in text and text.count("not tested") == 1
     lines = text.split("<tr>")
     assert "B</a> <small>(1 of 2, quick)" in lines[3].split("<td>")[2]  # the column of controls
     # One contrast more of a setting is no setting more.
@@ -108,6 +129,7 @@ def test_what_two_pages_measured_alike_counts_once():
              ("power", "cpu", "y", "absent", 0.2)]  # fmt: skip
     table = pd.DataFrame(found, columns=["claim", "preset", "setting", "verdict", "value"])
     table = table.assign(low95=0.1, high95=0.4, place="Fig. 2", statement="A", chapter="03")
+    table = table.assign(page="03", open="")
     _, rows = answer(table)
     assert rows[["shown", "settings"]].to_numpy().tolist() == [[1, 2]]
     assert rows["answer"].item() == [*ANSWERS][1]

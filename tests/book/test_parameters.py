@@ -51,24 +51,27 @@ TINY = {"epochs": 1, "train_size": 60, "samples": 2, "n": 3, "checkpoints": 2, "
         "probability": 0.0, "tune_size": 40, "tune_epochs": 1, "baselines": 2, "m": 2, "pool": 4,
         "penalized": 2, "every": 2, "strengths": [0.1], "decays": [0.01],
         "side_seeds": 1, "planted": TEXT, "amounts": [[60, 1]], "label_noises": [0.0],
-        "widths": [2], "small_grid": 2, "steps": 5, "functions": 2}  # fmt: skip
+        "widths": [2], "small_grid": 2, "steps": 5, "functions": 2,
+        "few": 1, "many": 9, "counts": [8], "calls": 40, "against": []}  # fmt: skip
 #: The values that are tried of every parameter; a chapter's own follow by its name.
 VALUES = {
     "n": (1, 2, 3, 6), "samples": (1, 2, 3), "sample": (0, 1, 2), "seed": (0, 3),
     "train_size": (1, 30, 60, None), "epochs": (1, 2), "checkpoints": (1, 2, 3), "seeds": (1, 2),
-    "looks": (1, 2, 3), "first_epoch": (0, 0.5, 100), "grid": (1, 2, 5, 20),
+    "looks": (1, 2, 3), "first_epoch": (0, 0.5, 100), "grid": (1, 2, 5),
     "label_noise": (0, 0.2, 1.0), "noise": (0, 0.02, 0.9, 1), "baselines": (0, 1, 2),
     "split": (None, "halves", "test", "thirds", "parts:2"), "augment": (False, True),
     "learning_rate": (None, 1e-9, 0.05), "mixed_precision": ("no", "bf16"),
     "others": ([], [TEXT], [{**TEXT, "n": 3}]), "dataset": ("digits", "planted-sentiment"),
-    "network": ("cnn", "resnet20", "bert-tiny", "dead"), "noise_level": (0, 0.05, 1),
+    "network": ("cnn", "bert-tiny", "dead"), "noise_level": (0, 0.05, 1),
     "m": (1, 3), "pool": (1, 4), "penalized": (1, 3), "every": (1, 3), "evaluation_size": (1, 50),
     "strengths": ([0.1], [0, 5.0]), "decays": ([0], [0.01, 0.1]),
     "side_seeds": (1, 2), "planted": (TEXT, {**TEXT, "n": 4}), "small_grid": (2, 3),
     "amounts": ([[60, 1]], [[30, 2], [60, 1]]), "label_noises": ([0.0], [0.2, 1.0]),
     "widths": ([1], [2, 3]), "steps": (1, 20), "kappas": ([], [0.0]), "levels": ([0.0], [0.5]),
     "sizes": ([1], [1, 2, 3], [2, 3]), "tau": (0.001, 0.05, 1.0), "kappa": (0, 0.9),
-    "dtype": (None, "float16"),
+    "dtype": (None, "float16"), "few": (1, 2), "many": (8, 9, 25), "calls": (20, 60),
+    "counts": ([4], [8, 16, 40]), "max_order": (1, 2, 4),
+    "layer": ("first_relu", "input"), "against": ([], ["ProxySPEX"], ["SPEX", "ProxySPEX"]),
 }  # fmt: skip
 LANGUAGE = {
     "n": (1, 2, 3, 5, 6, 10), "train_size": (1, 60), "vocabularies": ([200, 60], [1, 1]),
@@ -77,8 +80,14 @@ LANGUAGE = {
     # Whether a prompt is likely enough takes long to see where none is.
     "probability": (0.0, 1e-9, 1e-6, 1e-4, 1.0), "dataset": ("planted-facts", "planted-facts-2"),
 }  # fmt: skip
-# These take long, bfloat16 because a processor emulates it,, and are tried once, by themselves.
-SLOW = {"n": 11, "train_size": None, "mixed_precision": "bf16", "dtype": "float16"}
+# These take long, bfloat16 because a processor emulates it, and are tried once, by themselves.
+SLOW = {
+    "n": 11,
+    "train_size": None,
+    "mixed_precision": "bf16",
+    "dtype": "float16",
+    "against": ["SPEX", "ProxySPEX"],
+}
 QUICK = {"dataset": "digits", "network": "cnn", "others": [], "epochs": 1, "samples": 1, "n": 3,
          "train_size": 60}  # fmt: skip
 # Their trainings are many, so that texts, which take longest, are tried once.
@@ -87,8 +96,14 @@ OWN: dict[str, dict] = {
     "02_order_generalization": FOUR, "03_three_phase_dynamics": FOUR, "04_loss_gap_removal": FOUR,
     "where_phases_end": FOUR, "choices": FOUR,
     "when": {**FOUR, "dataset": ("digits",), "network": ("cnn",)},
-    # Eleven variables, for which another solver comes first, are tried once, in 01.
-    "00_planted_logic": {"n": (7, 8, 9)}, "01_interaction_extraction": {"n": (1, 3, 4, 11)},
+    # Eleven variables, for which another solver comes first, a deep network and patches of one
+    # pixel take long, and are tried once, in 01.
+    "00_planted_logic": {"n": (7, 8, 9)},
+    "01_interaction_extraction": {
+        "n": (1, 3, 4, 11), "network": ("cnn", "resnet20", "bert-tiny", "dead"),
+        "grid": (1, 2, 5, 20),
+    },
+    "more_variables": {"n": (6, 7)},
     "your_own_network": {"n": (2, 10), "epochs": (1,), "seed": (3,), "noise": (0,)},
     "05_llm_interactions": {
         **LANGUAGE, "masking": ("mean", "corpus", "remove", "_"), "whole": (False, True),
@@ -330,6 +345,9 @@ REFUSED = {
                [{**TEXT, "n": 11}], [TEXT, TEXT], [{"epochs": 3}]),
     "planted": ([], {"sample": 1}, {"samples": 0}), "split": ("half", "parts:0"),
     "baselines": (-1, 99), "sizes": ([], [0]), "tau": (0, 1.5),
+    "layer": ("",), "few": (0, 100), "many": (7, 26, 63),
+    "counts": ([], [3], [2**12]), "calls": (3,),
+    "max_order": (0,), "against": (["LIME"],),
 }  # fmt: skip
 REFUSED_LANGUAGE = {
     "n": (0, 11, 17, 2.5), "model": ("tiny-lama", ""), "baseline": ("nope",), "old": ("digits",),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tqdm.auto import tqdm
 
-from symgen.book.processes import _pool, spread
+from symgen.book.processes import _pool, cores, spread
 
 
 def about(item):
@@ -23,12 +23,12 @@ def fails(item):
 
 
 @pytest.fixture(autouse=True)
-def no_processes_left():
+def no_processes_left(monkeypatch):
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "2")
     _pool.cache_clear()
     yield
-    for count in (1, os.cpu_count() or 1):
-        if count > 1 and _pool.cache_info().currsize:
-            _pool(count).shutdown(wait=True, cancel_futures=True)
+    if _pool.cache_info().currsize:
+        _pool(2).shutdown(wait=True, cancel_futures=True)
     _pool.cache_clear()
 
 
@@ -37,15 +37,18 @@ def test_results_come_in_order_from_processes_of_one_thread_that_stay():
     first, second = spread(about, range(4)), spread(about, range(4, 6))
     assert [x[0] for x in first + second] == [*range(6)]
     owners = {x[1] for x in first + second}
-    assert os.getpid() not in owners and len(owners) <= os.cpu_count()
+    assert os.getpid() not in owners and len(owners) <= 2
     assert {x[2:] for x in first} == {(1, True)}
     children = {p.pid for p in psutil.Process().children(recursive=True)}
     assert owners <= children
 
 
-def test_one_item_needs_no_process():
+def test_one_item_or_one_core_needs_no_process(monkeypatch):
     [(item, owner, *_)] = spread(about, [7])
     assert (item, owner) == (7, os.getpid())
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
+    assert cores() == 1
+    assert {owner for _, owner, *_ in spread(about, [7, 8])} == {os.getpid()}
 
 
 def test_an_error_of_one_is_the_error_of_all():

@@ -242,6 +242,23 @@ def test_pages_load_quietly_and_show_what_they_hold(visit, page):
     assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth + 1")
 
 
+@pytest.mark.parametrize("page", ["chapters/00_planted_logic", "chapters/more_variables"])
+def test_on_a_phone_figures_stay_readable_in_boxes_that_the_keyboard_moves(visit, page):
+    tab = visit(page)
+    tab.set_viewport_size({"width": 390, "height": 844})
+    tab.wait_for_timeout(500)
+    widths = """elements => elements.map(e => [e.getBoundingClientRect().width, e.naturalWidth])"""
+    figures = tab.locator("article .cell_output img:visible").evaluate_all(widths)
+    assert figures
+    for width, natural in figures:
+        assert width >= min(480, natural) - 1
+    assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth + 1")
+    wide = """elements => elements.filter(e => e.scrollWidth > e.clientWidth
+        && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX)
+        && !e.hasAttribute('tabindex')).map(e => e.outerHTML.slice(0, 200))"""
+    assert tab.locator("article .cell_output, article .widget-box").evaluate_all(wide) == []
+
+
 def test_some_chapter_has_figures_formulas_and_a_widget(visit):
     seen = {"article .cell_output img": 0, "mjx-container": 0, ".jupyter-widgets": 0}
     for page in PAGES:

@@ -59,7 +59,7 @@ def shown_by(figure):
 def test_matching_shows_both_sorted_by_the_network(inter):
     v = inter.predict() + torch.linspace(-0.1, 0.1, 16)
     ax, table = figures.plot_matching(v, inter)
-    dots, line = ax.lines
+    line, dots = ax.lines
     order = v.argsort()
     assert table["state"].tolist() == order.tolist()
     assert line.get_ydata() == pytest.approx(v[order].numpy())
@@ -135,7 +135,7 @@ def test_nothing_to_draw_is_drawn():
     nothing = Interactions.from_moebius(torch.zeros(8, dtype=torch.float64))
     assert figures.plot_interactions(nothing)[1].empty
     assert figures.plot_graph(nothing)[1].empty
-    empty = pd.DataFrame(columns=["type", "members", "low", "high", "centre", "vertex"])
+    empty = pd.DataFrame(columns=["type", "members", "low", "high", "inner", "vertex"])
     assert figures.plot_face(empty.astype({"low": float, "high": float}), tau=0.0)[1].empty
 
 
@@ -207,7 +207,7 @@ def test_mask_values_are_means_over_samples():
     assert [dash[0, 1] for dash in dashes] == pytest.approx(last["chance"].dropna().tolist())
     assert means["chance"].notna().sum() == 2
     first = figure.axes[0]
-    assert "undecided" in texts(first) and texts(figure.axes[1]) == []
+    assert "knows nothing" in texts(first) and texts(figure.axes[1]) == []
     assert [-2.2, -2.2] in [list(line.get_ydata()) for line in first.lines]
 
 
@@ -218,18 +218,18 @@ def test_the_face_shows_the_effects_with_the_largest_range():
             "members": ["0", "0, 1", "1, 2"],
             "low": [0.0, -3.0, 0.5],
             "high": [1.0, -1.0, 2.0],
-            "centre": [0.5, -2.0, 1.0],
+            "inner": [0.5, -2.0, 1.0],
             "vertex": [0.0, -3.0, 2.0],
         }
     )
     ax, shown = figures.plot_face(face, tau=0.1, top=2)
     assert ticks(ax.yaxis) == ["{0 ∨ 1}", "{1 ∧ 2}"]
-    assert shown["centre"].tolist() == [-2.0, 1.0]
+    assert shown["inner"].tolist() == [-2.0, 1.0]
     [bars] = ax.collections
     assert [bar[:, 0].tolist() for bar in bars.get_segments()] == [[-3.0, -1.0], [0.5, 2.0]]
     assert [bar[0, 1] for bar in bars.get_segments()] == [0, 1]
-    centre, vertex, _ = ax.lines
-    assert centre.get_xdata().tolist() == [-2.0, 1.0] and centre.get_marker() == "o"
+    inner, vertex, _ = ax.lines
+    assert inner.get_xdata().tolist() == [-2.0, 1.0] and inner.get_marker() == "o"
     assert vertex.get_xdata().tolist() == [-3.0, 2.0] and vertex.get_marker() == "x"
     [band] = ax.patches
     assert (band.get_x(), band.get_width()) == pytest.approx((-0.1, 0.2))
@@ -252,7 +252,7 @@ def test_price_marks_what_missed_the_gap():
 
 def test_names_from_data_are_drawn_as_they_are(inter):
     names = [FORMULA, "$$", r"\frac{$x$", "$"]
-    rows = {"type": "and", "low": 0.1, "high": 1.0, "centre": 0.5, "vertex": 1.0}
+    rows = {"type": "and", "low": 0.1, "high": 1.0, "inner": 0.5, "vertex": 1.0}
     drawn = [
         figures.plot_interactions(inter, names)[0].figure,
         figures.plot_graph(inter, names, target=FORMULA)[0].figure,

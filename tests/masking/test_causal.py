@@ -9,8 +9,9 @@ from symgen import memory
 from symgen.data.texts import train_tokenizer
 from symgen.fingerprints import reached
 from symgen.masking.causal import SaturatedTargetWarning, check_causal
+from symgen.masking.extraction import extract
 from symgen.masking.mask_values import mean_embedding, word_value
-from symgen.masking.outputs import extract, masked_outputs
+from symgen.masking.outputs import masked_outputs
 from symgen.masking.prompts import Prompt, first_probability, prompt_inputs, target_tokens
 from symgen.masking.spans import TextVariables, word_spans
 from symgen.memory import BatchSizeWarning

@@ -12,6 +12,7 @@ from torch import nn
 
 from symgen import fingerprints, memory
 from symgen.masking import states
+from symgen.masking.extraction import extract
 from symgen.masking.hooks import Cut, Inputs, cut_at, largest_output
 from symgen.masking.mask_values import (
     MaskValue,
@@ -20,7 +21,7 @@ from symgen.masking.mask_values import (
     token_embedding,
     zero_feature,
 )
-from symgen.masking.outputs import extract, masked_outputs
+from symgen.masking.outputs import masked_outputs
 from symgen.masking.patches import draw_patches
 from symgen.masking.spans import TextVariables
 from symgen.masking.states import log_odds

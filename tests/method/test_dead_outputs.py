@@ -9,7 +9,7 @@ import torch
 
 import symgen
 from symgen.interactions import Interactions
-from symgen.masking.outputs import split_outputs
+from symgen.masking.extraction import split_outputs
 from symgen.method import conditions, extraction, removal, spectra
 from symgen.method.agreement import Agreement
 from symgen.method.dynamics import Dynamics

@@ -12,6 +12,7 @@ from symgen.method.removal import (
     Removal,
     answer_table,
     closed_table,
+    cross_entropy,
     gap_parts,
     loss_gap,
     output_parts,
@@ -22,7 +23,6 @@ from symgen.method.removal import (
     shrinkage,
     sure_answers,
 )
-from symgen.method.transfer import cross_entropy
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,8 @@ from scipy import stats
 
 import symgen
 from symgen.interactions import Interactions
-from symgen.method.transfer import cross_entropy, pooled_power
+from symgen.method.removal import cross_entropy
+from symgen.method.transfer import pooled_power
 
 SIZE = 16
 ORDER = symgen.interaction_order(4).tolist()

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -107,6 +108,45 @@ def test_a_key_is_of_the_content():
     assert Checkpoints([lambda: plain]).key() != run.key(0)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (1.0, 4.0), ("a", "b"), ((1, 2), (1, 3)), (torch.zeros(2), torch.ones(2)),
+        (nn.functional.gelu, nn.functional.silu), ({"k": 1}, {"k": 2}),
+        (np.zeros(2), np.ones(2)), ([nn.functional.gelu, 1], [nn.functional.gelu, 2]),
+        (functools.partial(torch.add, alpha=1), functools.partial(torch.add, alpha=2)),
+    ],
+)  # fmt: skip
+def test_a_key_is_of_the_attributes_of_layers(one, other):
+    class Layer(nn.Module):
+        def __init__(self, value):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(2, 2))
+            self.inner[0].value = value
+
+        def forward(self, x):
+            return self.inner(x)
+
+    layers = [Layer(one), Layer(other), Layer(one)]
+    for layer in layers:
+        layer.load_state_dict(layers[0].state_dict())
+    first, second, third = (Checkpoints([lambda x=layer: x]).key() for layer in layers)
+    assert first == third and first != second
+
+
+def test_files_out_of_order_are_warned_of(tmp_path):
+    paths = [tmp_path / f"seed1-step{step}.pt" for step in (0, 100, 15)]
+    for path in paths:
+        torch.save(nn.Linear(2, 2).state_dict(), path)
+    build = functools.partial(nn.Linear, 2, 2)
+    with pytest.warns(UserWarning, match=r"names say \[0, 100, 15\]"):
+        Checkpoints(paths, build)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Checkpoints([paths[0], paths[2], paths[1]], build)
+        Checkpoints({0: paths[0], 100: paths[1], 15: paths[2]}, build)
+
+
 def test_a_mapping_has_its_own_steps_and_records():
     layers = [nn.Linear(2, 2), nn.Linear(2, 2)]
     sources = {np.int64(40): lambda: layers[1], 0: lambda: layers[0]}
@@ -124,6 +164,8 @@ def test_a_mapping_has_its_own_steps_and_records():
         (([],), "one or more whole numbers"),
         (({-1: net},), r"\[-1\]; expected one or more whole"),
         (({0.5: net},), r"\[0.5\]; expected one or more whole"),
+        (("run",), "the one path run; expected a list"),
+        (([net], None, [{"loss": 1.0, "epoch": 1}]), "the columns loss; expected any of epoch"),
         (([3],), "a checkpoint is int; expected the path of a file, or a function"),
         (([__file__],), "holds weights alone; pass build"),
         (([net, net], None, [{"epoch": 1}]), r"records are of the steps 1 rows"),
@@ -149,3 +191,22 @@ def test_files_that_are_missing_or_do_not_fit_are_told(tmp_path):
         Checkpoints([tmp_path / "c.safetensors"], net).load()
     with pytest.raises(ValueError, match="step 0 returned NoneType; expected a torch.nn.Module"):
         Checkpoints([lambda: None]).load()
+
+
+def test_weights_of_distributed_training_and_networks_for_functions(tmp_path):
+    network = torch.nn.Linear(3, 2)
+    wrapped = {f"module.{k}": v for k, v in network.state_dict().items()}
+    torch.save(wrapped, tmp_path / "ddp.pt")
+    torch.save({"model": network.state_dict(), "opt": {}}, tmp_path / "inside.pt")
+    compiled = {f"_orig_mod.{k}": v for k, v in network.state_dict().items()}
+    torch.save(compiled, tmp_path / "compiled.pt")
+    files = [tmp_path / f"{name}.pt" for name in ("ddp", "inside", "compiled")]
+    run = symgen.Checkpoints(files, lambda: torch.nn.Linear(3, 2))
+    for step in run.steps:
+        assert torch.equal(run.load(step).weight, network.weight)
+    with pytest.raises(ValueError, match=r"build is a Linear; expected a function"):
+        symgen.Checkpoints(files, network)
+    torch.save(network, tmp_path / "whole.pt")
+    whole = symgen.Checkpoints([tmp_path / "whole.pt"], lambda: torch.nn.Linear(3, 2))
+    with pytest.raises(ValueError, match="is given as a function that returns it"):
+        whole.load()

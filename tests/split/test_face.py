@@ -53,7 +53,7 @@ def test_the_face_of_the_majority_is_known():
         ends = sorted((0, {1: 1, 2: 1, 3: -2}[row.order]))
         assert (row.low, row.high) == pytest.approx(ends, abs=1e-9)
         assert row.low - 1e-9 <= row.vertex <= row.high + 1e-9
-        assert sign * row.centre > 0
+        assert sign * row.inner > 0
         assert row.salient == "some"
     assert len(face) == 3 + 4 + 4
 
@@ -63,7 +63,7 @@ def test_planted_logic_is_the_only_point_of_its_face():
     face = optimal_face(2 + v)
     effects = torch.stack([and_, or_]).numpy()
     planted_here = effects[(face["type"] == "or").astype(int), face["index"]]
-    for column in ("low", "high", "centre", "vertex"):
+    for column in ("low", "high", "inner", "vertex"):
         assert face[column].to_numpy() == pytest.approx(planted_here, abs=1e-5)
     strong = face[face["salient"] == "all"]
     assert len(strong) == (effects != 0).sum() and set(face["salient"]) <= {"all", "none"}
@@ -112,7 +112,7 @@ def test_the_face_scales_with_the_output_and_a_dead_output_has_none():
     face = optimal_face(MAJORITY)
     for factor in (1e-9, 1e9):
         scaled = optimal_face(factor * MAJORITY.double())
-        for column in ("low", "high", "centre"):
+        for column in ("low", "high", "inner"):
             wanted = factor * face[column].to_numpy()
             assert scaled[column].to_numpy() == pytest.approx(wanted, abs=1e-6 * factor)
         assert scaled["salient"].tolist() == face["salient"].tolist()

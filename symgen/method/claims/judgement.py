@@ -50,6 +50,16 @@ class Contrast:
             return "opposite"
         return "absent" if -self.margin <= low and high <= self.margin else "undecided"
 
+    @property
+    def open(self) -> str:
+        """What an undecided one may still be, where that is not everything; else empty."""
+        if self.verdict != "undecided":
+            return ""
+        low, high = sorted(self.side * (end - self.bound) for end in self.value[1:])
+        if high <= self.margin:
+            return "absent or opposite"
+        return "shown or absent" if low >= -self.margin else ""
+
     def decided_by(self, samples: int) -> int | None:
         """Return how many samples would decide, were the mean what it is; None where none would.
 
@@ -115,6 +125,8 @@ class Judgement:
         >>> two = [above("a", Interval(0.5, 0.4, 0.6)), below("b", Interval(0.1, -0.2, 0.3))]
         >>> Judgement(two[:1], 20).verdict, Judgement(two, 20).verdict
         ('shown', 'undecided')
+        >>> Judgement([above("a", Interval(-0.2, -0.4, -0.1), margin=0.2)], 20).open
+        'absent or opposite'
     """
 
     contrasts: list[Contrast]
@@ -129,6 +141,16 @@ class Judgement:
         if found == {"shown"}:
             return "shown"
         return next(v for v in ("not tested", "opposite", "absent", "undecided") if v in found)
+
+    @property
+    def open(self) -> str:
+        """What an undecided claim may still be; see `Contrast`."""
+        if self.verdict != "undecided":
+            return ""
+        found = {contrast.open for contrast in self.contrasts if contrast.verdict == "undecided"}
+        if "absent or opposite" in found:
+            return "absent or opposite"
+        return found.pop() if len(found) == 1 else ""
 
     @property
     def decided_by(self) -> int | None:

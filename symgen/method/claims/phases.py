@@ -40,7 +40,8 @@ def power(dynamics: Curves) -> Judgement:
     of the repetitions and measured on the other, both ways round. Changes up to 0.02 count as none.
     Where H has clearly fallen before it rises, that counts against the claim.
     """
-    return _there_and_back(dynamics, "power", 1, ("H", "largest"), lead)
+    told = functools.partial(lead, margin=SHARE)
+    return _there_and_back(dynamics, "power", 1, ("H", "largest"), told)
 
 
 def power_above_chance(dynamics: Curves) -> Judgement:
@@ -50,7 +51,7 @@ def power_above_chance(dynamics: Curves) -> Judgement:
     interactions become more, or of higher order. Measured and judged as finding 2; changes up to
     0.02 count as none.
     """
-    told = functools.partial(lead, most=2.0)
+    told = functools.partial(lead, margin=SHARE, most=2.0)
     return _there_and_back(dynamics, "lift", 1, ("H above chance", "largest"), told)
 
 

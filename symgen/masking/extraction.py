@@ -1,0 +1,224 @@
+"""From a network and samples to their interactions: outputs on masked states, then the split."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, overload
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from symgen.fingerprints import code_fingerprint, fingerprint, not_a_result
+from symgen.interactions import Interactions
+from symgen.masking.mask_values import MaskValue
+from symgen.masking.outputs import Value, Variables, masked_outputs
+from symgen.masking.patches import ImageVariables
+from symgen.masking.sampled import sampled_outputs
+from symgen.masking.states import evaluating
+from symgen.split.sampled import SampledInteractions, draw_states, sparsify_sampled
+from symgen.split.sparsify import MAX_VARIABLES, DeadOutputWarning, sparsify, warn_dead
+from symgen.storage import cached
+from symgen.transforms import count_variables
+
+# Up to so many variables the split runs on a GPU where there is one, all samples at once; with more
+# it is a long chain of small steps. `python -m benchmarks --only device` measures the choice.
+GPU_LAST = 12
+
+
+@overload
+def extract(
+    model: nn.Module | Callable[[Any], Any], inputs: Any, variables: Variables,
+    mask_value: Value | Callable[[nn.Module], MaskValue | None], *, states: None = None,
+    noise: float = 0.02, tol: float = 1e-3, names: Sequence | None = None, **options: Any,
+) -> Interactions: ...  # fmt: skip
+@overload
+def extract(
+    model: nn.Module | Callable[[Any], Any], inputs: Any, variables: Variables,
+    mask_value: Value | Callable[[nn.Module], MaskValue | None], *, states: int,
+    noise: float = 0.02, tol: float = 1e-3, names: Sequence | None = None, held_out: int = 100,
+    max_order: int | None = None, seed: int = 0, **options: Any,
+) -> SampledInteractions: ...  # fmt: skip
+
+
+def extract(
+    model: nn.Module | Callable[[Any], Any],
+    inputs: Any,
+    variables: Variables,
+    mask_value: Value | Callable[[nn.Module], MaskValue | None],
+    *,
+    states: int | None = None,
+    noise: float = 0.02,
+    tol: float = 1e-3,
+    names: Sequence | None = None,
+    held_out: int = 100,
+    max_order: int | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Interactions | SampledInteractions:
+    """Return the interactions of a network on some samples: outputs on masks, then their split.
+
+    Args:
+        model: any module, or any function from masked inputs to logits; see `masked_outputs`.
+        inputs: with x and y, such as the samples of a data set, or `Inputs`.
+        variables: of the same samples.
+        mask_value: what masked variables are replaced with. Where it is a function, what it makes
+            of the network identifies stored outputs, along with the `key`.
+        states: on how many masked states to run the network, drawn at random, where all 2^n are
+            too many; the model is then the sparsest that explains these (see `sparsify_sampled`).
+        noise, tol: see `sparsify`.
+        names: of the variables, of all samples alike or one list for each; by default the words of
+            a text's variables.
+        held_out: with `states`, on how many more to run it, which the model is only judged by.
+        max_order: with `states`, the most variables of an interaction; by default up to four.
+        seed: of the draw of the states.
+        **options: of `masked_outputs`: batch_size, key, progress.
+
+    Returns:
+        Interactions that know the names and, with a key, the fingerprints of the key ("model") and
+        of samples and variables ("inputs"); with `states`, `SampledInteractions`.
+
+    Raises:
+        ValueError: for inputs without x and y, and see `masked_outputs`.
+    """
+    _check(model, inputs, variables, mask_value, states, held_out)
+    if callable(mask_value):
+        with evaluating(model), torch.inference_mode():
+            mask_value = mask_value(model)
+    given = (model, inputs.x, inputs.y, variables, mask_value)
+    progress = options.get("progress", True)
+    n = count_of(variables)
+    drawn = None if states is None else draw_states(n, states + held_out, seed)
+    try:
+        if drawn is None:
+            v = masked_outputs(*given, **options)
+        else:
+            v = sampled_outputs(*given, drawn, **options)
+    except FloatingPointError as error:
+        if not isinstance(model, nn.Module):
+            error.add_note(
+                "Of a probability that is exactly 0 there is no logarithm: smooth it first, as in "
+                "lambda x: np.log(model.predict_proba(x) + 1e-3)"
+            )
+        raise
+    if drawn is None:
+        found = split_outputs(v, noise, tol, progress)
+    else:
+        found = sparsify_sampled(
+            v, drawn, n, held_out=held_out, noise=noise, tol=tol, max_order=max_order,
+            progress=progress,
+        )  # fmt: skip
+    if names is None:
+        names = getattr(variables, "words", ()) or None
+    about = identity(options.get("key"), inputs, variables)
+    return dataclasses.replace(found, names=names, about=about)
+
+
+@not_a_result
+def _check(
+    model: Any, inputs: Any, variables: Any, mask_value: Any, states: Any, held_out: int
+) -> None:
+    """Refuse what people give at first, before anything runs.
+
+    Raises:
+        ValueError: with what was given, and what to give.
+    """
+    if not hasattr(inputs, "x") or not hasattr(inputs, "y"):
+        raise ValueError(
+            f"inputs are {type(inputs).__name__}; expected samples with x and y: "
+            "symgen.Inputs(x, y), or symgen.Inputs.of(loader, count) of a DataLoader"
+        )
+    if not hasattr(inputs.y, "__len__") or getattr(inputs.y, "shape", None) == ():
+        raise ValueError(
+            f"the target is {inputs.y!r:.50}; samples have a leading axis, also a single one: "
+            "symgen.Inputs(x[None], [y])"
+        )
+    if not callable(model):
+        raise ValueError(
+            f"{type(model).__name__} cannot be called; pass its method that gives log odds or log "
+            "probabilities, such as model.decision_function or model.predict_log_proba"
+        )
+    if type(inputs.x).__name__ == "DataFrame":
+        raise ValueError(
+            "x is a DataFrame; pass x.to_numpy(float), and for a model that asks for names "
+            "lambda x: model.predict_log_proba(pd.DataFrame(x, columns=names))"
+        )
+    if isinstance(variables, list | tuple) or getattr(variables, "ndim", 0) == 1:
+        raise ValueError(
+            "variables are one row for all samples or a row for each: (sample or 1, *position), "
+            "such as np.arange(8)[None] for the columns of a table"
+        )
+    if isinstance(variables, ImageVariables):
+        images = inputs.x
+        if isinstance(images, np.ndarray) or (isinstance(images, Tensor) and images.dim() == 3):
+            told = "torch.from_numpy(x).float()" if isinstance(images, np.ndarray) else "x[:, None]"
+            raise ValueError(
+                f"x is {type(images).__name__} of shape {tuple(images.shape)}; expected images as "
+                f"a floating tensor (sample, channel, height, width), such as {told}"
+            )
+        if isinstance(model, nn.Module) and not (
+            callable(mask_value) or isinstance(mask_value, MaskValue)
+        ):
+            raise ValueError(
+                f"the mask value is {type(mask_value).__name__}; patches need one that knows its "
+                "layer: symgen.mean_feature(model, images), with layer=None to mask the pictures "
+                "themselves"
+            )
+    n = count_of(variables)
+    if states is None:
+        if n > MAX_VARIABLES:
+            raise ValueError(
+                f"n = {n} variables have 2^{n} = {2**n:,} masked states, more than can be run and "
+                f"split (n <= {MAX_VARIABLES}); run a sample of them: extract(..., states=500)"
+            )
+    elif not isinstance(states, int) or isinstance(states, bool) or states < 2:
+        raise ValueError(f"states is {states!r}; expected a whole number, 2 or more")
+    elif states + held_out > 2**n:
+        raise ValueError(
+            f"states = {states} and held_out = {held_out} are more than all 2^{n} = {2**n:,} "
+            "masked states; leave states out to run them all"
+        )
+
+
+def count_of(variables: Variables) -> int:
+    """Return n, the number of variables of a sample."""
+    numbered = isinstance(variables, Tensor | np.ndarray)
+    return int(variables.max()) + 1 if numbered else variables.n
+
+
+def identity(key: Mapping | None, inputs: Any, variables: Variables) -> dict[str, str]:
+    """Return what identifies interactions: fingerprints of a network's key, and of the samples.
+
+    Args:
+        key: of the network; without it nothing is known.
+        inputs: with x and y.
+        variables: of the same samples.
+    """
+    if key is None:
+        return {}
+    samples = fingerprint([inputs.x, inputs.y, variables])
+    return {"model": fingerprint(dict(key)), "inputs": samples}
+
+
+def split_outputs(
+    v: Float[Tensor, "*batch state"], noise: float = 0.02, tol: float = 1e-3, progress: bool = True
+) -> Interactions:
+    """Return what `sparsify` does, found again where the same outputs were split before.
+
+    Up to `GPU_LAST` variables it runs on a GPU where there is one; what it returns lies where v is.
+    """
+
+    def compute() -> dict[str, Tensor]:
+        few = count_variables(v) <= GPU_LAST
+        place = torch.device("cuda") if few and torch.cuda.is_available() else v.device
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeadOutputWarning)
+            found = sparsify(v.to(place), noise=noise, tol=tol, progress=progress)
+        return found.to(v.device).tensors()
+
+    key = {"v": v, "noise": noise, "tol": tol, "code": code_fingerprint(sparsify)}
+    found = Interactions(**cached("splits", key, compute))
+    # Of what is found again, too.
+    warn_dead(v.reshape(-1, v.shape[-1]))
+    return found

@@ -1,0 +1,78 @@
+"""`extract`: what people give it at first, and what they are told."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from symgen import draw_patches, extract, mean_feature
+from symgen.masking.extraction import _check as check
+from symgen.masking.hooks import Inputs
+
+TABLE, ROW = np.zeros((2, 3)), np.zeros(3)
+PICTURES = torch.rand(2, 1, 6, 6)
+
+
+class Forest:
+    def predict_log_proba(self, x):
+        with np.errstate(divide="ignore"):
+            return np.log(np.stack([x[:, 0] == 0, x[:, 0] != 0], 1).astype(float))
+
+
+def network():
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2)).eval()
+
+
+def linear(x):
+    return np.stack([0 * x[:, 0], x.sum(1)], 1)
+
+
+PATCHES = draw_patches(2, n=4, grid=2)
+OWN = np.arange(3)[None]
+GIVEN = {
+    "one label": ((linear, Inputs(ROW, np.int64(1)), OWN, 0.0), r"Inputs\(x\[None\], \[y\]\)"),
+    "one tensor": ((linear, Inputs(ROW, torch.tensor(1)), OWN, 0.0), "also a single one"),
+    "estimator": ((Forest(), Inputs(TABLE, [0, 1]), OWN, 0.0), "model.predict_log_proba"),
+    "frame": ((linear, Inputs(pd.DataFrame(TABLE), [0, 1]), OWN, 0.0), r"x.to_numpy\(float\)"),
+    "one row": ((linear, Inputs(TABLE, [0, 1]), np.arange(3), 0.0), r"np.arange\(8\)\[None\]"),
+    "list": ((linear, Inputs(TABLE, [0, 1]), [0, 1, 2], 0.0), r"np.arange\(8\)\[None\]"),
+    "number": ((network(), Inputs(PICTURES, [0, 1]), PATCHES, 0.0), "mask value is float"),
+    "no value": ((network(), Inputs(PICTURES, [0, 1]), PATCHES, None), "with layer=None"),
+    "array": ((network(), Inputs(PICTURES.numpy(), [0, 1]), PATCHES, 0.0), "torch.from_numpy"),
+    "no channel": ((network(), Inputs(PICTURES[:, 0], [0, 1]), PATCHES, 0.0), r"x\[:, None\]"),
+    "too many": ((linear, Inputs(np.zeros((1, 20)), [0]), np.arange(20)[None], 0.0), "states=500"),
+    "no inputs": ((linear, TABLE, OWN, 0.0), "symgen.Inputs"),
+}
+
+
+@pytest.mark.parametrize("what", GIVEN)
+def test_what_cannot_work_is_told_before_anything_runs(what):
+    given, message = GIVEN[what]
+    with pytest.raises(ValueError, match=message):
+        check(*given, None, 100)
+
+
+@pytest.mark.parametrize("states", [1, 300.0, True, 8])
+def test_states_that_cannot_be_drawn_are_told_with_what_was_given(states):
+    with pytest.raises(ValueError, match="states is|states = 8 and held_out = 100"):
+        check(linear, Inputs(TABLE, [0, 1]), OWN, 0.0, states, 100)
+
+
+def test_extract_checks_what_it_is_given():
+    with pytest.raises(ValueError, match="also a single one"):
+        extract(linear, Inputs(ROW, torch.tensor(1)), OWN, 0.0)
+
+
+def test_a_probability_of_zero_is_explained():
+    forest, x = Forest().predict_log_proba, np.ones((1, 3))
+    with pytest.raises(FloatingPointError) as caught:
+        extract(forest, Inputs(x, [1]), OWN, 0.0, progress=False)
+    assert "smooth it first" in caught.value.__notes__[0]
+
+
+def test_pictures_themselves_can_be_masked_whatever_the_layers():
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).eval()
+    value = mean_feature(flat, PICTURES, layer=None)
+    found = extract(flat, Inputs(PICTURES, [0, 1]), PATCHES, value, progress=False)
+    assert found.n == 4 and (found.gap <= 1e-3).all()
