@@ -1,4 +1,4 @@
-// What widgets expect of a page and a static page lacks, and a name. Loaded before both.
+// What widgets expect of a page and a static page lacks, and names. Loaded before both.
 
 // 1. Labels of widgets are typeset through the interface of MathJax 2; the page has MathJax 3,
 //    which may be assigned before or after this script runs.
@@ -33,4 +33,21 @@ document.addEventListener("DOMContentLoaded", () => {
     });
   };
   new MutationObserver(name).observe(document.body, { childList: true, subtree: true });
+});
+
+// 4. An output wider than the page is moved in its box, and so by the keyboard, too.
+document.addEventListener("DOMContentLoaded", () => {
+  const boxes = document.querySelectorAll(".cell_output");
+  const reach = (box) => {
+    const wide = box.scrollWidth > box.clientWidth;
+    if (wide === box.hasAttribute("tabindex")) return;
+    const said = { tabindex: "0", role: "group", "aria-label": "output, wider than the page" };
+    for (const [key, value] of Object.entries(said)) {
+      if (wide) box.setAttribute(key, value);
+      else box.removeAttribute(key);
+    }
+  };
+  const seen = new ResizeObserver((changes) => changes.forEach(({ target }) => reach(target)));
+  boxes.forEach((box) => seen.observe(box));
+  window.addEventListener("load", () => boxes.forEach(reach));
 });
