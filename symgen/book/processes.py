@@ -1,5 +1,6 @@
 """Processes that end with the one that started them, however that one ends."""
 
+import contextlib
 import functools
 import multiprocessing
 import os
@@ -7,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
 from typing import TypeVar
 
@@ -65,7 +66,9 @@ def spread(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Re
     workers = 1 if torch.cuda.is_available() or len(items) < 2 else cores()
     bar = {"total": len(items), "delay": 3, "leave": False}
     if workers < 2 and not os.environ.get("SYMGEN_SCHEDULER"):
-        return list(tqdm(map(function, items), **bar))
+        long = torch.cuda.is_available() or len(items) < 2
+        with tqdm(map(function, items), **bar) as results, _bars_within(long):
+            return list(results)
     waiting = [_pool(workers).submit(function, item) for item in items]
     try:
         return [each.result() for each in tqdm(waiting, **bar)]
@@ -99,8 +102,31 @@ def _alone(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     watch(parent)
     import torch
+
+    _hide_bars()
+    torch.set_num_threads(1)
+
+
+def _hide_bars() -> Callable[..., None]:
+    """Have bars that begin from now on show nothing; return how they began before."""
     from tqdm.std import tqdm
 
     begin = tqdm.__init__
     tqdm.__init__ = lambda bar, *given, **told: begin(bar, *given, **{**told, "disable": True})
-    torch.set_num_threads(1)
+    return begin
+
+
+@contextlib.contextmanager
+def _bars_within(shown: bool) -> Iterator[None]:
+    """Show the bars of what is done here, or none.
+
+    On a CPU parts are many and short, and a notebook gets a dozen messages for each bar: more than
+    two thousand in one cell, and what runs it without reading them meanwhile loses some.
+    """
+    from tqdm.std import tqdm
+
+    begin = tqdm.__init__ if shown else _hide_bars()
+    try:
+        yield
+    finally:
+        tqdm.__init__ = begin

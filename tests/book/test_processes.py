@@ -25,6 +25,7 @@ def fails(item):
 @pytest.fixture(autouse=True)
 def no_processes_left(monkeypatch):
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     _pool.cache_clear()
     yield
     if _pool.cache_info().currsize:
@@ -44,11 +45,18 @@ def test_results_come_in_order_from_processes_of_one_thread_that_stay():
 
 
 def test_one_item_or_one_core_needs_no_process(monkeypatch):
-    [(item, owner, *_)] = spread(about, [7])
-    assert (item, owner) == (7, os.getpid())
+    [(item, owner, *_, hidden)] = spread(about, [7])
+    assert (item, owner, hidden) == (7, os.getpid(), False)
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
     assert cores() == 1
-    assert {owner for _, owner, *_ in spread(about, [7, 8])} == {os.getpid()}
+    found = spread(about, [7, 8])
+    assert {owner for _, owner, *_ in found} == {os.getpid()}
+    # Bars of many short parts would flood a notebook; those of what comes afterwards are seen.
+    assert {hidden for *_, hidden in found} == {True}
+    assert not about(7)[-1]
+    with pytest.raises(ValueError):
+        spread(fails, [0, 1])
+    assert not about(7)[-1]
 
 
 def test_an_error_of_one_is_the_error_of_all():
