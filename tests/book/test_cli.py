@@ -553,7 +553,8 @@ def test_nothing_is_left_when_a_signal_ends_a_command(book, command, number):
     assert process.returncode == CODES[number]
     if number != signal.SIGKILL:
         name = "building the site" if command == "html" else "a_first"
-        assert name in told.splitlines()[-1]
+        # A progress bar that nobody closed may end after it, with a line of its own.
+        assert any("stopped while" in x and name in x for x in told.splitlines()), repr(told)
         assert "cli.py" not in told  # no trace of ours; an interrupted kernel may show its own
 
 

@@ -26,6 +26,7 @@ from symgen.data.texts import split_texts
 from symgen.method import dynamics, extraction, trainings, transfer, tuning
 from symgen.method import language as language_studies
 from symgen.models import language
+from symgen.models import loop
 from symgen.models import registry as networks
 
 matplotlib.use("agg")
@@ -95,7 +96,11 @@ FOUR = {"n": (4, 5), "others": ([], [{**TEXT, "n": 4}])}
 OWN: dict[str, dict] = {
     "02_order_generalization": FOUR, "03_three_phase_dynamics": FOUR, "04_loss_gap_removal": FOUR,
     "where_phases_end": FOUR, "choices": FOUR,
-    "when": {**FOUR, "dataset": ("digits",), "network": ("cnn",)},
+    # A map of all that can be mixed has eight cells, each with three networks.
+    "when": {
+        **FOUR, "dataset": ("digits",), "network": ("cnn",), "amounts": ([[60, 1]], [[30, 2]]),
+        "label_noises": ([0.2], [0.0, 1.0]), "widths": ([1], [2, 3]),
+    },
     # Eleven variables, for which another solver comes first, a deep network and patches of one
     # pixel take long, and are tried once, in 01.
     "00_planted_logic": {"n": (7, 8, 9)},
@@ -104,7 +109,7 @@ OWN: dict[str, dict] = {
         "grid": (1, 2, 5, 20),
     },
     "more_variables": {"n": (6, 7)},
-    "your_own_network": {"n": (2, 10), "epochs": (1,), "seed": (3,), "noise": (0,)},
+    "your_own_network": {"n": (2, 7), "epochs": (1,), "seed": (3,), "noise": (0,)},
     "05_llm_interactions": {
         **LANGUAGE, "masking": ("mean", "corpus", "remove", "_"), "whole": (False, True),
         "maskings": (["corpus"], ["two words"], ["mean", "_", "remove"]),
@@ -157,6 +162,17 @@ def few_draws(monkeypatch):
 
     for place in (symgen, transfer, dynamics, extraction, trainings):
         monkeypatch.setattr(place, "chance_level", level)
+
+
+@pytest.fixture(autouse=True)
+def few_evaluated(monkeypatch):
+    """Losses and accuracies are means over samples; those of forty are found the same way."""
+    whole = loop.evaluate
+
+    def evaluate(model, part, size=None, *objective):
+        return whole(model, part, min(size or 40, 40), *objective)
+
+    monkeypatch.setattr(loop, "evaluate", evaluate)
 
 
 @pytest.fixture(autouse=True, scope="module")
