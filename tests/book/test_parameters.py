@@ -25,8 +25,7 @@ from symgen.data import hub as sources
 from symgen.data.texts import split_texts
 from symgen.method import dynamics, extraction, trainings, transfer, tuning
 from symgen.method import language as language_studies
-from symgen.models import language
-from symgen.models import loop
+from symgen.models import language, loop
 from symgen.models import registry as networks
 
 matplotlib.use("agg")
