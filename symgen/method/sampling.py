@@ -1,6 +1,8 @@
 """What is lost where masked states are sampled: against the exact split, and other ways."""
 
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,6 +136,19 @@ def games(model: Callable, inputs: Any, variables: Variables, mask_value: Value)
     return [one(i) for i in range(len(inputs.y))]
 
 
+@contextmanager
+def _global_draws(seed: int) -> Iterator[None]:
+    """Seed the generators that all code shares, and put them back as they were."""
+    before = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
 def peer(name: str, game: Game, n: int, calls: int, seed: int = 0) -> "shapiq.InteractionValues":
     """Return what shapiq finds by sparse Fourier transforms from so many outputs of a network.
 
@@ -143,7 +158,7 @@ def peer(name: str, game: Game, n: int, calls: int, seed: int = 0) -> "shapiq.In
         game: v of one sample.
         n: its variables.
         calls: states that may be run.
-        seed: of the draw.
+        seed: of the draw. SPEX misses what is there for some of them.
 
     Returns:
         Faithful Banzhaf values of all orders, whose sum over the subsets of a state is the model.
@@ -167,7 +182,9 @@ def peer(name: str, game: Game, n: int, calls: int, seed: int = 0) -> "shapiq.In
         return game(torch.from_numpy(coalitions.astype(np.int64) @ bits)).cpu().numpy()
 
     made = getattr(approximator, name)(n=n, index="FBII", max_order=n, random_state=seed)
-    return made.approximate(calls, outputs)
+    # SPEX draws its states from the global generators, whatever `random_state` says.
+    with _global_draws(seed):
+        return made.approximate(calls, outputs)
 
 
 def predicted(
