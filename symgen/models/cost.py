@@ -4,7 +4,7 @@ import dataclasses
 import errno
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +105,12 @@ def measure(config: TrainingConfig, task: Task, store: Store) -> Estimate:
         loop.wrapped = loop.model
         weights = sum(t.numel() * t.element_size() for t in loop.model.state_dict().values())
         states = 1 if config.optimizer == "sgd" else 2
+        alike = _alike(loop)
+        if alike not in _TRIED:
+            _TRIED[alike] = _Trial(_activations(loop))
+        trial = _TRIED[alike]
         # Weights, gradients, the optimizer's state, and the copies made to store them.
-        memory = weights * (2 + states) + weights * (1 + states) + _activations(loop)
+        memory = weights * (2 + states) + weights * (1 + states) + trial.activations
         on_gpu = loop.device.type == "cuda"
         free = torch.cuda.mem_get_info()[0] if on_gpu else psutil.virtual_memory().available
         existing = next(p for p in (store.folder, *store.folder.parents) if p.exists())
@@ -117,15 +121,43 @@ def measure(config: TrainingConfig, task: Task, store: Store) -> Estimate:
         found = Estimate(*map(float, numbers), store.folder)
         if memory > free:
             return found
-        seconds = seconds_per_step(loop) * loop.total
-        test = next(iter(task.measured.values()))
-        sizes = [len(part) for part in (task.part, *task.measured.values())]
-        trial = min(len(test), 100)
-        started = time.perf_counter()
-        evaluate(loop.model, test, trial, task.objective)
-        each = (time.perf_counter() - started) / trial
-        seconds += each * sum(min(s, config.evaluation_size) for s in sizes) * len(store.steps)
+        if trial.step is None:
+            trial.step = seconds_per_step(loop)
+            test = next(iter(task.measured.values()))
+            count = min(len(test), 100)
+            started = time.perf_counter()
+            evaluate(loop.model, test, count, task.objective)
+            trial.sample = (time.perf_counter() - started) / count
+    sizes = [len(part) for part in (task.part, *task.measured.values())]
+    measured = sum(min(s, config.evaluation_size) for s in sizes) * len(store.steps)
+    seconds = trial.step * loop.total + trial.sample * measured
     return dataclasses.replace(found, minutes=seconds / 60)
+
+
+@not_a_result
+@dataclasses.dataclass
+class _Trial:
+    """What trying a few batches gave: bytes kept for backward, seconds a step and a test sample."""
+
+    activations: float
+    step: float | None = None
+    sample: float = 0.0
+
+
+# Trainings that differ in their seeds only take equally long, and a study has many of them.
+_TRIED: dict[str, _Trial] = {}
+
+
+def _alike(loop: Loop) -> str:
+    """Return what trainings share whose steps take equally long in this process."""
+    x, _ = loop.part.batch(range(1))
+    shapes = {k: t.shape for k, t in x.items()} if isinstance(x, Mapping) else x.shape
+    parts = {k: len(part) for k, part in {"": loop.part, **loop.task.measured}.items()}
+    term = loop.task.term and loop.task.term.key
+    config = dataclasses.replace(loop.config, seed=0)
+    weights = [tuple(t.shape) for t in loop.model.state_dict().values()]
+    about = (config, repr(loop.model), weights, shapes, parts, term, loop.device)
+    return repr((*about, torch.get_num_threads()))
 
 
 def _activations(loop: Loop) -> float:

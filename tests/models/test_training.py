@@ -21,7 +21,7 @@ import torch
 from symgen.data.datasets import load_dataset
 from symgen.data.hub import DATASETS, Source
 from symgen.data.rows import Rows
-from symgen.models import loop, registry, training
+from symgen.models import cost, loop, registry, training
 from symgen.models.config import checkpoint_steps
 from symgen.models.language import tiny_llama, train_causal_lm
 from symgen.models.training import estimate, train
@@ -337,6 +337,21 @@ def test_estimate_counts_minutes_memory_and_disk(data):
     assert "minutes" in str(found) and "GiB of disk" in str(found)
     with pytest.raises(ValueError, match=r"no setting epoch .*Did you mean \"epochs\""):
         estimate("cnn", data, epoch=1)
+
+
+def test_batches_are_tried_once_for_trainings_that_differ_in_their_seeds_only(data, monkeypatch):
+    tried = []
+    whole = cost.seconds_per_step
+    monkeypatch.setattr(cost, "seconds_per_step", lambda loop: tried.append(1) or whole(loop))
+    monkeypatch.setattr(cost, "_TRIED", {})
+    first = estimate("cnn", data, epochs=2, checkpoints=5)
+    assert estimate("cnn", data, epochs=2, checkpoints=5, seed=3).minutes == first.minutes
+    assert len(tried) == 1
+    for change in (
+        {"batch_size": 20}, {"epochs": 3}, {"options": {"width": 4}}, {"augment": False},
+    ):  # fmt: skip
+        estimate("cnn", data, **{"epochs": 2, "checkpoints": 5, **change})
+    assert len(tried) == 5
 
 
 def test_what_cannot_fit_is_refused_with_the_numbers(data, monkeypatch):
