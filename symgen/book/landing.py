@@ -44,7 +44,8 @@ def held(claims: pd.DataFrame, effects: pd.DataFrame, cells: pd.DataFrame) -> st
 
     Args:
         claims: of `read_results`, with the rows that the pages show. Of a claim the map of
-            trainings counts where it has it, else the first setting in which it was tested.
+            trainings counts where it has it, with the first setting of another page beside it; else
+            the first setting in which it was tested.
         effects: of `effect_table`, what the factors of that map do; perhaps empty.
         cells: verdicts on the findings in each cell of the map; perhaps empty.
     """
@@ -57,17 +58,20 @@ def held(claims: pd.DataFrame, effects: pd.DataFrame, cells: pd.DataFrame) -> st
             continue
         best = rows["chapter"].eq("when"), rows["verdict"].ne("not tested"), rows["claim"].eq(name)
         first = next(rows[of].iloc[0] for of in best if of.any())
-        rows = rows[rows["setting"] == first.setting]
-        values = [
-            f"{row.value:+.2f} [{row.low95:+.2f}, {row.high95:+.2f}]"
-            for row in rows.dropna(subset=["value", "low95"]).itertuples()
-        ]
-        told = [", then ".join(values) + f"; margin {first.margin:g}" * bool(first.margin > 0)]
-        told = told * bool(values)
+        values = _values(rows[rows["setting"] == first.setting])
+        told = [values + f"; margin {first.margin:g}" * bool(first.margin > 0)] * bool(values)
         told += [html.escape(first.setting), counted(float(first.repetitions), first.of)]
         if first.chapter == "when" and CELLS.get(name) in cells:
             alone = cells[CELLS[name]].eq("shown").sum()
             told[-1] += f", on average; in {alone} of {len(cells)} alone"
+        elsewhere = rows[rows["chapter"].ne("when") & rows["verdict"].ne("not tested")]
+        if first.chapter == "when" and len(elsewhere):
+            one = elsewhere.iloc[0]
+            values = _values(elsewhere[elsewhere["setting"] == one.setting])
+            told.append(
+                f"[one case]({one.chapter}), {counted(float(one.repetitions), one.of)}: "
+                f"{one.verdict}, {values}"
+            )
         lines.append(
             f"- {signed(first.verdict, first.open)} **{words}** <small>{'; '.join(told)}; "
             f"[more]({first.chapter})</small>"
@@ -83,6 +87,14 @@ def held(claims: pd.DataFrame, effects: pd.DataFrame, cells: pd.DataFrame) -> st
             f"- **When?** The rise of $H$ changes by {', '.join(told)}: see [the map](when)"
         )
     return "\n".join(lines) or "*No run has been stored yet.*"
+
+
+def _values(rows: pd.DataFrame) -> str:
+    """Return the values of a claim's contrasts with their intervals, one after the other."""
+    return ", then ".join(
+        f"{row.value:+.2f} [{row.low95:+.2f}, {row.high95:+.2f}]"
+        for row in rows.dropna(subset=["value", "low95"]).itertuples()
+    )
 
 
 def hero(page: nbformat.NotebookNode) -> str | None:

@@ -1,9 +1,11 @@
 """Notebooks of chapters as files: identified, read, written, brought up to date, scrubbed."""
 
+import ast
 import contextlib
 import copy
 import json
 import os
+import pprint
 import re
 import shutil
 import tempfile
@@ -140,10 +142,23 @@ def refresh(executed: nbformat.NotebookNode, source: nbformat.NotebookNode):
         if injected and has_tag(cell, "parameters"):
             # The values that were used stand open, the defaults they replaced are folded.
             cell.metadata.tags = [*cell.metadata.tags, "hide-cell"]
-            cells += injected
+            cells += map(_wrapped, injected)
     fresh.cells = cells
     fresh.metadata = copy.deepcopy(executed.metadata)
     return fresh
+
+
+def _wrapped(cell: nbformat.NotebookNode, width: int = 80) -> nbformat.NotebookNode:
+    """Return a cell of assignments with long values on several lines, as a page has room for."""
+    lines = cell.source.splitlines()
+    for node in reversed(ast.parse(cell.source).body):
+        span = slice(node.lineno - 1, node.end_lineno)
+        if isinstance(node, ast.Assign) and max(map(len, lines[span])) > width:
+            start = f"{ast.unparse(node.targets[0])} = "
+            value = ast.literal_eval(node.value)
+            told = pprint.pformat(value, width=width - len(start), sort_dicts=False)
+            lines[span] = (start + told.replace("\n", "\n" + " " * len(start))).splitlines()
+    return nbformat.from_dict({**cell, "source": "\n".join(lines)})
 
 
 def tables_changed(executed: nbformat.NotebookNode, folder: Path, chapter: str) -> bool:

@@ -1,5 +1,6 @@
 """The command line: what it refuses, what it skips, what it keeps."""
 
+import ast
 import errno
 import json
 import os
@@ -188,6 +189,21 @@ def test_a_run_is_recorded_and_not_repeated_until_something_changes(book):
     assert "done in" in symgen("run", "a_first").output
     assert "n equals 3" in executed(book, "a_first").cells[3].outputs[0].text
     assert "done in" in symgen("run", "a_first", "--force").output
+
+
+def test_long_values_of_parameters_have_several_lines_on_a_page(book):
+    many = [{"network": "resnet20", "epochs": k, "samples": 50} for k in range(4)]
+    chapter = book / "chapters" / "a_first.ipynb"
+    source = nbformat.read(chapter, as_version=4)
+    ran = nbformat.v4.new_code_cell(f"# Parameters\nn = 3\nothers = {many}\nsize = None")
+    ran.metadata.tags = ["injected-parameters"]
+    executed = nbformat.read(chapter, as_version=4)
+    executed.cells.insert(2, ran)
+    page = notebooks.refresh(executed, source)
+    (shown,) = (c.source for c in page.cells if "injected-parameters" in c.metadata.get("tags", []))
+    assert max(map(len, shown.splitlines())) <= 80 and len(shown.splitlines()) == 7
+    assert ast.unparse(ast.parse(shown)) == ast.unparse(ast.parse(ran.source))
+    assert shown.startswith("# Parameters\nn = 3\n") and shown.endswith("\nsize = None")
 
 
 def test_a_damaged_copy_is_made_again(book):

@@ -55,13 +55,18 @@ def test_the_map_counts_before_a_single_setting():
     told = held(
         results(
             ("03", "power", "main", 0.3, 0.2, 0.4, 8, "trainings", "shown"),
+            ("03", "power", "main", -0.1, -0.2, -0.05, 8, "trainings", "shown"),
+            ("03", "power", "texts", 0.7, 0.2, 0.9, 4, "trainings", "undecided"),
             ("when", "power", "map", 0.1, -0.2, 0.4, 24, "cells", "undecided"),
         ),
         pd.DataFrame(),
         CELLS,
     )
-    assert "+0.10" in told and "24 cells, on average; in 2 of 3 alone" in told
-    assert "+0.30" not in told
+    assert "undecided</span>" in told and "shown</span>" not in told
+    counted, beside = told.split("; [one case](03), ")
+    assert "+0.10" in counted and "24 cells, on average; in 2 of 3 alone" in counted
+    assert "+0.30" not in counted and "[more](when)" in beside and "+0.70" not in told
+    assert beside.startswith("8 trainings: shown, +0.30 [+0.20, +0.40], then -0.10 [-0.20, -0.05];")
 
 
 def test_a_setting_in_which_nothing_could_be_tested_comes_last():
