@@ -23,6 +23,8 @@ WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 # What reading a notebook raises where there is none, or none whole.
 UNREADABLE = (OSError, ValueError, AttributeError, nbformat.ValidationError)
+# What a training prints before it begins, of `symgen.models.cost`.
+EXPECTED = re.compile(r"^\w+Run\(.*\): about .* GiB of disk\n", re.MULTILINE)
 INSTALL = "install"  # the tag of the cell that installs symgen where it is missing
 BASE64 = ("image/", "application/pdf", "buffers")
 
@@ -196,8 +198,8 @@ def provenance_record(notebook: nbformat.NotebookNode) -> dict:
 def scrub(notebook: nbformat.NotebookNode, book: Path, name: str) -> nbformat.NotebookNode:
     """Return an executed chapter without anything that only this machine or this minute knows.
 
-    Folders of this machine are cut out of all text, times and ids of cells and kernels go, and
-    widgets, whose ids differ from run to run, are numbered.
+    Folders of this machine are cut out of all text, times and ids of cells and kernels go, what a
+    training was expected to take, too, and widgets, whose ids differ from run to run, are numbered.
     """
     from symgen.storage import cache_folder
 
@@ -207,6 +209,10 @@ def scrub(notebook: nbformat.NotebookNode, book: Path, name: str) -> nbformat.No
             cell.metadata.pop(key, None)
         for output in cell.get("outputs", []):
             output.get("metadata", {}).pop("papermill", None)
+            if output.output_type == "stream":
+                output.text = EXPECTED.sub("", output.text)
+        if cell.cell_type == "code":
+            cell.outputs = [x for x in cell.outputs if x.get("text") != ""]
     folders = {str(f): "." for f in (book, book.resolve(), PACKAGE.parent)}
     folders |= {str(cache_folder()): "cache"}
     folders |= {os.path.expanduser("~"): "~", tempfile.gettempdir(): "tmp"}

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from conftest import ROOT, small_chapter
 
 from symgen.book import cli, editions, notebooks, presets, runs, stopping
+from symgen.models.cost import Estimate
 
 
 def symgen(*arguments):
@@ -709,6 +710,17 @@ def test_scrub_leaves_binary_data_alone(book):
     notebook.cells[3].outputs = [output]
     data = notebooks.scrub(notebook, book, "a_first").cells[3].outputs[0].data
     assert data == {"image/png": f"{home}/", "text/html": f"x{home}/ ~/z"}
+
+
+def test_what_a_training_was_expected_to_take_is_not_stored(book):
+    expected = Estimate(6.0, 2**20, 2**34, 2**20, 2**36, book)
+    told = f"TrainingRun(cnn on baseline2 of digits, 960 steps, 15 checkpoints, a02): {expected}\n"
+    notebook = small_chapter("a_first")
+    notebook.cells[3].outputs = [
+        nbformat.v4.new_output("stream", name="stdout", text=text) for text in (told, told + "H\n")
+    ]
+    outputs = notebooks.scrub(notebook, book, "a_first").cells[3].outputs
+    assert [output.text for output in outputs] == ["H\n"]
 
 
 def test_widgets_are_numbered_alike_in_every_run(book):
