@@ -23,6 +23,7 @@ WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 # What reading a notebook raises where there is none, or none whole.
 UNREADABLE = (OSError, ValueError, AttributeError, nbformat.ValidationError)
+REFERENCE = re.compile(r"IPY_MODEL_(\w+)")  # of one widget to another
 # What a training prints before it begins, of `symgen.models.cost`.
 EXPECTED = re.compile(r"^\w+Run\(.*\): about .* GiB of disk\n", re.MULTILINE)
 INSTALL = "install"  # the tag of the cell that installs symgen where it is missing
@@ -223,21 +224,47 @@ def scrub(notebook: nbformat.NotebookNode, book: Path, name: str) -> nbformat.No
     # A letter or digit before it means a longer path, or base64.
     pattern = re.compile(rf"(?<![\w+/=.])({'|'.join(map(re.escape, ordered))})(?![\w])")
     _replace(clean, lambda text: pattern.sub(lambda match: folders[match[1]], text))
-    state = clean.metadata.get("widgets", {}).values()
-    ids = [i for kind in state for i in kind.get("state", {})]
-    if ids:
-        text = nbformat.writes(clean)
-        for number, old in enumerate(ids):
-            text = text.replace(old, fingerprint([name, number]) * 2)
+    if ids := _widgets(clean):
+        new = {old: fingerprint([name, number]) * 2 for number, old in enumerate(ids)}
+        # All at once: what is scrubbed again has these names already, perhaps in another order.
+        pattern = re.compile("|".join(map(re.escape, ids)))
+        text = pattern.sub(lambda match: new[match[0]], nbformat.writes(clean))
         clean = nbformat.reads(text, as_version=4)
     return clean
+
+
+def _widgets(notebook: nbformat.NotebookNode) -> list[str]:
+    """Return the ids of all widgets in an order that does not depend on them.
+
+    As they are shown, each followed by what it refers to; then the others, by what they are.
+    """
+    kinds = notebook.metadata.get("widgets", {}).values()
+    state = {i: model for kind in kinds for i, model in kind.get("state", {}).items()}
+    told = {i: json.dumps(model, sort_keys=True) for i, model in state.items()}
+    ids: dict[str, int] = {}
+
+    def visit(i: str) -> None:
+        if i in state and i not in ids:
+            ids[i] = len(ids)
+            for other in REFERENCE.findall(told[i]):
+                visit(other)
+
+    def known(i: str) -> str:
+        return REFERENCE.sub(lambda match: str(ids.get(match[1])), told[i])
+
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            visit(_view(output) or "")
+    for i in sorted(set(state) - set(ids), key=known):
+        visit(i)
+    return list(ids)
 
 
 def drop_progress(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """Return an executed chapter without its progress bars, which say nothing once it has run."""
     clean = copy.deepcopy(notebook)
     state = clean.metadata.get("widgets", {}).get(WIDGET_STATE, {}).get("state", {})
-    refers = {i: set(re.findall(r"IPY_MODEL_(\w+)", json.dumps(state[i]))) for i in state}
+    refers = {i: set(REFERENCE.findall(json.dumps(state[i]))) for i in state}
     names = {i: state[i].get("model_name", "") for i in state}
     bars = {i for i in state if names[i] == "FloatProgressModel"}
     bars |= {i for i in state if refers[i] & bars}

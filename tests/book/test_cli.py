@@ -4,6 +4,7 @@ import ast
 import errno
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -733,6 +734,32 @@ def test_widgets_are_numbered_alike_in_every_run(book):
         return notebooks.scrub(notebook, book, "a_first")
 
     assert with_widget("a" * 32) == with_widget("b" * 32)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_scrubbed_twice_keeps_its_widgets(book, seed):
+    kinds = ["VBoxModel", "HTMLModel", "IntSliderModel", "LabelModel"]
+    kinds = [*kinds, *["LayoutModel"] * 4, "LinkModel"]
+    drawn = random.Random(seed)
+    box, *parts, link = ids = [f"{drawn.getrandbits(128):032x}" for _ in kinds]
+    state = {i: {"model_name": kind, "state": {}} for i, kind in zip(ids, kinds, strict=True)}
+    state[box]["state"]["children"] = [f"IPY_MODEL_{i}" for i in parts[:3]]
+    for i, layout in zip([box, *parts[:3]], parts[3:], strict=True):
+        state[i]["state"]["layout"] = f"IPY_MODEL_{layout}"
+    state[link]["state"] = {"source": [f"IPY_MODEL_{parts[1]}", "value"]}
+    notebook = small_chapter("a_first")
+    view = {"application/vnd.jupyter.widget-view+json": {"model_id": box}}
+    notebook.cells[3].outputs = [nbformat.v4.new_output("display_data", view)]
+    state = dict(sorted(state.items()))
+    notebook.metadata.widgets = {"application/vnd.jupyter.widget-state+json": {"state": state}}
+    once = notebooks.scrub(notebook, book, "a_first")
+    assert notebooks.scrub(once, book, "a_first") == once
+    (found,) = once.metadata.widgets.values()
+    assert sorted(m["model_name"] for m in found["state"].values()) == sorted(kinds)
+    (shown,) = once.cells[3].outputs[0].data.values()
+    children = found["state"][shown["model_id"]]["state"]["children"]
+    names = [found["state"][c.removeprefix("IPY_MODEL_")]["model_name"] for c in children]
+    assert names == kinds[1:4]
 
 
 @pytest.fixture
