@@ -752,7 +752,8 @@ def test_what_is_scrubbed_twice_keeps_its_widgets(book, seed):
     notebook.cells[3].outputs = [nbformat.v4.new_output("display_data", view)]
     state = dict(sorted(state.items()))
     notebook.metadata.widgets = {"application/vnd.jupyter.widget-state+json": {"state": state}}
-    once = notebooks.scrub(notebook, book, "a_first")
+    # A file has its widgets in the order of their names.
+    once = nbformat.reads(nbformat.writes(notebooks.scrub(notebook, book, "a_first")), 4)
     assert notebooks.scrub(once, book, "a_first") == once
     (found,) = once.metadata.widgets.values()
     assert sorted(m["model_name"] for m in found["state"].values()) == sorted(kinds)
