@@ -198,3 +198,13 @@ def test_minutes_of_the_exercises_are_the_sum_of_theirs(name):
     if each:
         total = re.search(r"\*\*Minutes:\*\* \d+ to read, (\d+) for the exercises\.", text)
         assert int(total[1]) == sum(map(int, each))
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_page_has_all_widgets_of_the_stored_notebook(path):
+    def widgets(notebook):
+        kinds = notebook.metadata.get("widgets", {}).values()
+        return sorted(m["model_name"] for kind in kinds for m in kind.get("state", {}).values())
+
+    stored = nbformat.read(path, as_version=4)
+    assert widgets(notebooks.scrub(stored, ROOT, path.stem)) == widgets(stored)
