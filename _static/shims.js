@@ -51,3 +51,19 @@ document.addEventListener("DOMContentLoaded", () => {
   boxes.forEach((box) => seen.observe(box));
   window.addEventListener("load", () => boxes.forEach(reach));
 });
+
+// 5. A formula within a line that is longer than the line is moved in its box.
+window.addEventListener("load", () => {
+  const mark = () => document.querySelectorAll(".bd-article span.math").forEach((formula) => {
+    const inner = formula.querySelector("mjx-container:not([display])");
+    const line = formula.closest("p, li, td, dd, div");
+    if (!inner || !line) return;
+    formula.classList.toggle("long", inner.getBoundingClientRect().width > line.clientWidth);
+  });
+  const typeset = window.MathJax?.startup?.promise || Promise.resolve();
+  typeset.then(() => {
+    mark();
+    window.addEventListener("resize", mark);
+    document.addEventListener("toggle", mark, true);
+  });
+});

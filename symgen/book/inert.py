@@ -30,7 +30,7 @@ CLASSES = {
     "div": {"math", "block", "failed", "claim"},
     "p": {"edition"},
     "span": {"math", "inline", "verdict", *(v.replace(" ", "-") for v in VERDICTS)},
-    "table": {"benchmarks", "claims", "dataframe", "matrix", "provenance"},
+    "table": {"answer", "benchmarks", "claims", "dataframe", "matrix", "provenance"},
     "td": {"claimed"},
 }
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"

@@ -135,7 +135,8 @@ def answer(table: pd.DataFrame) -> tuple[Page, pd.DataFrame]:
         items[what, ours].append(
             f'<li><a href="{page}.html">{words}</a> <small>({html.escape(tested)})</small></li>'
         )
-    lines = ['<table class="claims"><tr><th></th><th>The paper says</th><th>Our controls</th></tr>']
+    head = "<tr><th></th><th>The paper says</th><th>Our controls</th></tr>"
+    lines = [f'<table class="claims answer">{head}']
     for name in ANSWERS:
         both = (f"<td><ul>{''.join(items[name, ours])}</ul></td>" for ours in (False, True))
         lines.append(f"<tr><th>{name}</th>{''.join(both)}</tr>")
