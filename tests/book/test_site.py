@@ -257,6 +257,25 @@ def test_on_a_phone_figures_stay_readable_in_boxes_that_the_keyboard_moves(visit
         && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX)
         && !e.hasAttribute('tabindex')).map(e => e.outerHTML.slice(0, 200))"""
     assert tab.locator("article .cell_output, article .widget-box").evaluate_all(wide) == []
+    # What is wide says so, and is moved in one box, the one that the keyboard reaches.
+    said = "elements => elements.map(e => getComputedStyle(e, '::after').content)"
+    notes = tab.locator("article .cell_output[tabindex]").evaluate_all(said)
+    assert notes and all("sideways" in note for note in notes)
+    within = """elements => elements.filter(e => e.scrollWidth > e.clientWidth + 1
+        && ['auto', 'scroll'].includes(getComputedStyle(e).overflowX)).map(e => e.outerHTML)"""
+    assert tab.locator("article .cell_output .text_html").evaluate_all(within) == []
+
+
+def test_on_a_phone_a_formula_longer_than_its_line_is_moved_in_its_box(visit):
+    tab = visit("chapters/00_planted_logic")
+    tab.set_viewport_size({"width": 390, "height": 844})
+    tab.evaluate("document.querySelectorAll('details').forEach(e => e.open = true)")
+    tab.wait_for_timeout(1000)
+    cut = """elements => elements.map(e => [e, e.querySelector('mjx-container')])
+        .filter(([e, m]) => m && m.getBoundingClientRect().width > e.closest('p, li').clientWidth)
+        .map(([e]) => getComputedStyle(e).overflowX)"""
+    found = tab.locator("article p span.math, article li span.math").evaluate_all(cut)
+    assert found and set(found) == {"auto"}
 
 
 def test_some_chapter_has_figures_formulas_and_a_widget(visit):
