@@ -1,5 +1,6 @@
 """Masked states of any function: of tables, series, sounds, and networks of other libraries."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -38,7 +39,9 @@ class FunctionRunner(Runner):
         module = isinstance(function, nn.Module)
         self.device = device_of(function) if module else self.x.device
         self.target, self.value = target.to(self.device), _value(mask_value, self.x)
-        _check_no_probabilities(self.plain(0, len(self.x)))
+        # Masked and unmasked, since a few log odds may well lie between 0 and 1.
+        ends = self.x, torch.where(self.owners == self.n, self.x, self.value)
+        _check_no_probabilities(torch.cat([self._outputs(x) for x in ends]))
 
     @property
     def batch_size(self) -> int:
@@ -62,8 +65,13 @@ class FunctionRunner(Runner):
         target = self.target[rows].repeat_interleave(len(states))
         return log_odds(self._logits(masked), target).reshape(count, len(states))
 
-    def _logits(self, x: Tensor) -> Tensor:
-        """Return the function's logits; log odds of class 1 stand for the logits 0 and themselves.
+    def _logits(self, x: Tensor) -> Float[Tensor, "sample outcome"]:
+        """Return logits; log odds of class 1 stand for the logits 0 and themselves."""
+        found = self._outputs(x)
+        return found if found.dim() == 2 else torch.stack([torch.zeros_like(found), found], 1)
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        """Return what the function gives for some inputs, on the device of v.
 
         Raises:
             ValueError: when it does not return one row, or one number, for each input.
@@ -81,8 +89,7 @@ class FunctionRunner(Runner):
                 f"{len(x)} inputs; expected floating logits ({len(x)}, class), or the log odds "
                 f"({len(x)},) of class 1 of two"
             )
-        logits = logits.to(self.device)
-        return logits if logits.dim() == 2 else torch.stack([torch.zeros_like(logits), logits], 1)
+        return logits.to(self.device)
 
 
 def _inputs(x: Any) -> Tensor:
@@ -151,14 +158,28 @@ def _value(mask_value: Any, x: Tensor) -> Tensor:
     return value
 
 
-def _check_no_probabilities(logits: Tensor) -> None:
+def _check_no_probabilities(found: Tensor) -> None:
     """Refuse probabilities where logits are asked for: v of them would be another number.
+
+    One number for each input may be meant as log odds; where none lies outside [0, 1], it is asked.
+
+    Args:
+        found: what the function gives, for every sample unmasked and wholly masked.
 
     Raises:
         ValueError: for rows of numbers from 0 to 1 that all sum to 1.
     """
-    rows = logits.double()
-    if bool((rows >= 0).all()) and bool(((rows.sum(1) - 1).abs() < 1e-4).all()):
+    rows = found.double()
+    if bool(((rows < 0) | (rows > 1)).any()):
+        return
+    if rows.dim() == 1:
+        warnings.warn(
+            f"the function returns one number from 0 to 1 for each of {len(rows)} inputs, which is "
+            "taken as log odds of class 1; of probabilities, pass log odds: "
+            "lambda x: scipy.special.logit(function(x))",
+            stacklevel=2,
+        )
+    elif bool(((rows.sum(1) - 1).abs() < 1e-4).all()):
         raise ValueError(
             "the function returns probabilities: numbers from 0 to 1 that sum to 1 for every "
             "input; expected logits or log probabilities, such as model.predict_log_proba"

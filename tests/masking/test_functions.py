@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.special
 import torch
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -172,6 +173,17 @@ def test_what_does_not_fit_is_told(changed, told):
     errors = ValueError, TypeError, RuntimeError, FloatingPointError
     with pytest.raises(errors, match=f"(?s){told}"):
         symgen.masked_outputs(**{**usual, **changed})
+
+
+def test_one_probability_for_each_input_is_asked_about():
+    given = TABLE[:4], [0, 1, 1, 0], COLUMNS, 0.0
+
+    def log_odds(x):
+        return 3 * x.sum(1) - 2
+
+    symgen.masked_outputs(log_odds, *given)
+    with pytest.warns(UserWarning, match=r"8 inputs.*as log odds.*scipy.special.logit\(function"):
+        symgen.masked_outputs(lambda x: scipy.special.expit(log_odds(x)), *given)
 
 
 def test_a_network_never_says_nothing_of_infinite_log_probabilities():
