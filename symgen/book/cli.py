@@ -214,7 +214,7 @@ def _site(book: Path, edition: str | None, folder: Path | None) -> Path:
 @app.command()
 @click.option(
     "--edition",
-    help="Which stored edition to show; else of each chapter the largest that is not stale.",
+    help="Which stored edition to show; else of each chapter the largest of today's cells.",
 )
 @click.option("--from", "folder", type=Path, help="Take executed chapters from this folder first.")
 def html(edition: str | None, folder: Path | None) -> None:

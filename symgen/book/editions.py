@@ -12,6 +12,9 @@ from symgen.book import notebooks
 from symgen.book.presets import read_chapter
 from symgen.fingerprints import fingerprint
 
+#: What is amiss with a stored chapter whose cells are today's, and whose results may still be.
+OLDER = "symgen's code was changed after it ran"
+
 
 def edition_folder(book: Path, preset: str) -> Path:
     """Return where a preset's stored copies lie; those of quick are the chapters themselves."""
@@ -55,7 +58,7 @@ def problems(stored: nbformat.NotebookNode, source: nbformat.NotebookNode) -> li
     if about.get("sources") != notebooks.sources_fingerprint(source):
         found.append("its code cells were changed after it ran")
     if about.get("code") != notebooks.chapter_code(source):
-        found.append("symgen's code was changed after it ran")
+        found.append(OLDER)
     outputs = [output for cell in notebooks.own_code(stored) for output in cell.outputs]
     if not outputs:
         found.append("it holds no outputs")

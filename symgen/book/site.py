@@ -18,10 +18,18 @@ import pandas as pd
 import yaml
 
 from symgen.book import notebooks
-from symgen.book.editions import edition_folder, edition_names, problems
+from symgen.book.editions import OLDER, edition_folder, edition_names, problems
 from symgen.book.landing import PRESETS, held, hero
 from symgen.book.launch import theme_options
-from symgen.book.presets import BookError, chapter_names, read_chapter, read_yaml, unknown
+from symgen.book.presets import (
+    BookError,
+    chapter_names,
+    preset_names,
+    read_chapter,
+    read_preset,
+    read_yaml,
+    unknown,
+)
 from symgen.book.processes import ended_with_us
 from symgen.book.scripts import fetch_scripts
 from symgen.book.tables import read_results
@@ -195,12 +203,15 @@ def _costs(book: Path, sources: list[Path]) -> pd.DataFrame:
 
 
 def _largest(book: Path, name: str) -> list[Path]:
-    """Return the stored editions with a copy of a chapter that is not stale, the largest first."""
+    """Return the stored editions with a copy of a chapter of today's cells, the largest first.
+
+    Where only the package has changed since, its page says so: toys of today tell a reader less.
+    """
     known = {e: notebooks.read_executed(edition_folder(book, e) / f"{name}.ipynb")
              for e in edition_names(book) if e in PRESETS}  # fmt: skip
     own = read_chapter(book, name)
-    fresh = [e for e in reversed(PRESETS) if known.get(e) and not problems(known[e], own)]
-    return [edition_folder(book, e) for e in fresh]
+    found = [e for e in reversed(PRESETS) if known.get(e) and {*problems(known[e], own)} <= {OLDER}]
+    return [edition_folder(book, e) for e in found]
 
 
 def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:
@@ -219,7 +230,8 @@ def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:
         if cell.cell_type == "markdown" and cell.source.startswith("# "):
             title, _, rest = cell.source.partition("\n")
             title = f"# {_number(name)}{title.removeprefix('# ')}"
-            cell.source = f"{title}\n\n{_failure(failed, page)}{_summary(page, own)}\n\n{rest}"
+            about = _failure(failed, page) + _summary(book, name, page)
+            cell.source = f"{title}\n\n{about}\n\n{rest}"
             break
     return page
 
@@ -252,21 +264,26 @@ def _failure(failed: Path | None, page: nbformat.NotebookNode) -> str:
     )
 
 
-def _summary(page: nbformat.NotebookNode, own: nbformat.NotebookNode) -> str:
+def _summary(book: Path, name: str, page: nbformat.NotebookNode) -> str:
+    """Return the line that says what produced a page; parameters of its preset stand in a cell."""
     about, record = page.metadata.get("symgen"), notebooks.provenance_record(page)
     if not about:
         return '<p class="edition">This chapter has not been executed yet.</p>'
-    parts = [f"Preset <b>{plain(about['preset'])}</b>"]
-    changed = {k: v for k, v in about["parameters"].items() if k != "preset"}
+    preset = about["preset"]
+    of_preset = read_preset(book, preset).get(name, {}) if preset in preset_names(book) else {}
+    changed = {k: v for k, v in about["parameters"].items() if (k, v) not in of_preset.items()}
+    changed.pop("preset", None)
+    parts = [f"Preset <b>{plain(preset)}</b>"]
+    if "dataset" in record.get("parameters", {}):
+        parts.append(f"data {plain(record['parameters']['dataset'])}")
+        changed.pop("dataset", None)
     if changed:
         parts.append(", ".join(f"{plain(k)} = {plain(v)}" for k, v in changed.items()))
-    elif "dataset" in record.get("parameters", {}):
-        parts.append(f"data {plain(record['parameters']['dataset'])}")
     if record:  # the same numbers as in the table at the end of the page
         parts += [plain(record["device"]), f"{record['seconds']:.1f} s"]
         parts.append(f"code fingerprint {plain(record['code'])}")
-    if problems(page, own):
-        parts.append("<em>older than today's code</em>")
+    if problems(page, read_chapter(book, name)):
+        parts.append("<em>made before a later change of the code</em>")
     return f'<p class="edition">{" · ".join(parts)}</p>'
 
 

@@ -15,7 +15,7 @@ import yaml
 from conftest import ROOT, small_chapter
 
 import symgen
-from symgen.book import layout, notebooks, presets, site
+from symgen.book import editions, layout, notebooks, presets, site
 from symgen.book.chapter import Provenance
 from symgen.book.notebooks import WIDGET_STATE, WIDGET_VIEW
 from symgen.book.scripts import fetch_scripts
@@ -52,7 +52,7 @@ def built(book) -> Path:
     return site.build(book).parent.parent
 
 
-def test_without_a_wish_the_largest_preset_is_shown_that_is_not_stale(tmp_path, monkeypatch):
+def test_without_a_wish_the_largest_preset_is_shown_that_has_todays_cells(tmp_path, monkeypatch):
     chapters = tmp_path / "chapters"
     chapters.mkdir()
     page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# A")])
@@ -63,15 +63,16 @@ def test_without_a_wish_the_largest_preset_is_shown_that_is_not_stale(tmp_path, 
         page.metadata["symgen"] = {"preset": name, "fingerprint": name}
         nbformat.write(page, folder / "a.ipynb")
 
-    def found(stale):
+    def found(stale, why="its code cells were changed after it ran"):
         monkeypatch.setattr(
-            site, "problems", lambda stored, own: stale & {stored.metadata.symgen.preset}
+            site, "problems", lambda stored, own: [why] * (stored.metadata.symgen.preset in stale)
         )
         return [folder.name for folder in site._largest(tmp_path, "a")]
 
     assert found(set()) == ["gpu", "cpu"]
     assert found({"gpu"}) == ["cpu"]
     assert found({"gpu", "cpu"}) == []
+    assert found({"gpu"}, editions.OLDER) == ["gpu", "cpu"]
 
 
 def test_the_strict_build_has_every_page_and_says_what_produced_it(built):
@@ -82,6 +83,8 @@ def test_the_strict_build_has_every_page_and_says_what_produced_it(built):
             shown = re.search(r'<p class="edition">Preset <b>(\w+)</b>', html)
             assert shown[1] == [*largest, "quick"][0]
             assert "code fingerprint" in html
+            # What a preset has for parameters stands in a cell of its own.
+            assert " = " not in re.search(r'<p class="edition">(.*?)</p>', html)[1]
     assert "chapters/index.html" in (built / "index.html").read_text()
     # Who looks for chapter 3 or appendix B finds them, in the title and beside every page.
     for page, number in {"03_three_phase_dynamics": "3. ", "B_baseline_networks": "B. "}.items():
