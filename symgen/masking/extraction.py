@@ -3,6 +3,7 @@
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, overload
 
 import numpy as np
@@ -12,11 +13,14 @@ from torch import Tensor, nn
 
 from symgen.fingerprints import code_fingerprint, fingerprint, not_a_result
 from symgen.interactions import Interactions
+from symgen.masking.functions import check_no_probabilities
+from symgen.masking.hooks import call, logits_of
 from symgen.masking.mask_values import MaskValue
 from symgen.masking.outputs import Value, Variables, masked_outputs
 from symgen.masking.patches import ImageVariables
 from symgen.masking.sampled import sampled_outputs
 from symgen.masking.states import evaluating
+from symgen.memory import device_of, dtype_of
 from symgen.split.sampled import SampledInteractions, draw_states, sparsify_sampled
 from symgen.split.sparsify import MAX_VARIABLES, DeadOutputWarning, sparsify, warn_dead
 from symgen.storage import cached
@@ -144,7 +148,11 @@ def _check(
             "x is a DataFrame; pass x.to_numpy(float), and for a model that asks for names "
             "lambda x: model.predict_log_proba(pd.DataFrame(x, columns=names))"
         )
-    if isinstance(variables, list | tuple) or getattr(variables, "ndim", 0) == 1:
+    if (
+        variables is None
+        or isinstance(variables, list | tuple)
+        or getattr(variables, "ndim", 0) == 1
+    ):
         raise ValueError(
             "variables are one row for all samples or a row for each: (sample or 1, *position), "
             "such as np.arange(8)[None] for the columns of a table"
@@ -179,6 +187,30 @@ def _check(
             f"states = {states} and held_out = {held_out} are more than all 2^{n} = {2**n:,} "
             "masked states; leave states out to run them all"
         )
+    if isinstance(model, nn.Module) and isinstance(inputs.x, Tensor | Mapping):
+        _check_first_outputs(model, inputs.x)
+
+
+@not_a_result
+def _check_first_outputs(model: nn.Module, x: Tensor | Mapping) -> None:
+    """Refuse a classifier that returns probabilities, by its first two samples.
+
+    Raises:
+        ValueError: see `check_no_probabilities`.
+    """
+
+    def some(x: Any) -> Any:
+        x = x[:2].to(device_of(model)) if isinstance(x, Tensor) else x
+        floating = isinstance(x, Tensor) and x.is_floating_point()
+        return x.to(dtype_of(model)) if floating else x
+
+    found = torch.zeros(0)
+    # Whatever else is amiss is told by what runs next.
+    with suppress(Exception), evaluating(model), torch.inference_mode():
+        first = {k: some(each) for k, each in x.items()} if isinstance(x, Mapping) else some(x)
+        found = logits_of(call(model, first))
+    if found.dim() == 2 and found.shape[1] > 1:
+        check_no_probabilities(found)
 
 
 def count_of(variables: Variables) -> int:

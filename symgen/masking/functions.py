@@ -41,7 +41,7 @@ class FunctionRunner(Runner):
         self.target, self.value = target.to(self.device), _value(mask_value, self.x)
         # Masked and unmasked, since a few log odds may well lie between 0 and 1.
         ends = self.x, torch.where(self.owners == self.n, self.x, self.value)
-        _check_no_probabilities(torch.cat([self._outputs(x) for x in ends]))
+        check_no_probabilities(torch.cat([self._outputs(x) for x in ends]))
 
     @property
     def batch_size(self) -> int:
@@ -83,11 +83,13 @@ class FunctionRunner(Runner):
             if isinstance(found, np.ndarray | np.generic)
             else logits_of(found)
         )
+        if logits.dim() == 2 and logits.shape[1] == 1:
+            logits = logits[:, 0]
         if logits.dim() not in (1, 2) or len(logits) != len(x) or not logits.is_floating_point():
             raise ValueError(
                 f"the function returns {logits.dtype} of shape {tuple(logits.shape)} for "
                 f"{len(x)} inputs; expected floating logits ({len(x)}, class), or the log odds "
-                f"({len(x)},) of class 1 of two"
+                f"({len(x)},) or ({len(x)}, 1) of class 1 of two"
             )
         return logits.to(self.device)
 
@@ -158,7 +160,7 @@ def _value(mask_value: Any, x: Tensor) -> Tensor:
     return value
 
 
-def _check_no_probabilities(found: Tensor) -> None:
+def check_no_probabilities(found: Tensor) -> None:
     """Refuse probabilities where logits are asked for: v of them would be another number.
 
     One number for each input may be meant as log odds; where none lies outside [0, 1], it is asked.

@@ -16,8 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from symgen.fingerprints import fingerprint
-from symgen.models.builders import _source as code_of
-from symgen.models.builders import content
+from symgen.models.builders import _source as code_of, content
 from symgen.models.registry import device, load_weights
 
 # What is known of a run's checkpoints, beside their steps; NaN where it is not.

@@ -8,8 +8,7 @@ import matplotlib.pyplot as plt
 import nbformat
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from symgen import figures as plots
 from symgen.book.inert import NOTHING, SVG, clean_html, clean_svg, inert

@@ -20,13 +20,17 @@ from symgen import Chapter, figures, load_dataset
 from symgen.book import presets
 from symgen.book.parameters import DATASETS, MODELS, NETWORKS, check_parameters
 from symgen.book.rules import CHAPTERS, RULES
-from symgen.data import datasets
-from symgen.data import hub as sources
+from symgen.data import datasets, hub as sources
 from symgen.data.texts import split_texts
-from symgen.method import dynamics, extraction, trainings, transfer, tuning
-from symgen.method import language as language_studies
-from symgen.models import language, loop
-from symgen.models import registry as networks
+from symgen.method import (
+    dynamics,
+    extraction,
+    language as language_studies,
+    trainings,
+    transfer,
+    tuning,
+)
+from symgen.models import language, loop, registry as networks
 
 matplotlib.use("agg")
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import symgen
 from symgen import fingerprints

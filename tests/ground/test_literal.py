@@ -6,8 +6,7 @@ import re
 
 import matplotlib.pyplot as plt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from symgen.literal import nearest, no_math, plain
 

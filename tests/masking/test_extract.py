@@ -36,6 +36,7 @@ GIVEN = {
     "estimator": ((Forest(), Inputs(TABLE, [0, 1]), OWN, 0.0), "model.predict_log_proba"),
     "frame": ((linear, Inputs(pd.DataFrame(TABLE), [0, 1]), OWN, 0.0), r"x.to_numpy\(float\)"),
     "one row": ((linear, Inputs(TABLE, [0, 1]), np.arange(3), 0.0), r"np.arange\(8\)\[None\]"),
+    "none": ((linear, Inputs(TABLE, [0, 1]), None, 0.0), r"np.arange\(8\)\[None\]"),
     "list": ((linear, Inputs(TABLE, [0, 1]), [0, 1, 2], 0.0), r"np.arange\(8\)\[None\]"),
     "number": ((network(), Inputs(PICTURES, [0, 1]), PATCHES, 0.0), "mask value is float"),
     "no value": ((network(), Inputs(PICTURES, [0, 1]), PATCHES, None), "with layer=None"),
@@ -76,3 +77,22 @@ def test_pictures_themselves_can_be_masked_whatever_the_layers():
     value = mean_feature(flat, PICTURES, layer=None)
     found = extract(flat, Inputs(PICTURES, [0, 1]), PATCHES, value, progress=False)
     assert found.n == 4 and (found.gap <= 1e-3).all()
+
+
+@pytest.mark.parametrize("states", [None, 8])
+def test_a_network_that_ends_in_a_softmax_is_refused_at_hidden_layers_too(states):
+    sure = nn.Sequential(*network(), nn.Softmax(-1)).eval()
+    value = mean_feature(sure, PICTURES)
+    given = Inputs(PICTURES, [0, 1]), PATCHES, value
+    with pytest.raises(ValueError, match="returns probabilities.*expected logits"):
+        extract(sure, *given, states=states, held_out=4, progress=False)
+    extract(network(), *given, progress=False)
+
+
+def test_log_odds_may_stand_in_a_column():
+    def column(x):
+        return 4 * x.sum(1, keepdims=True) - 2
+
+    given = Inputs(TABLE, [0, 1]), OWN, 0.5
+    found = extract(column, *given, progress=False)
+    assert found == extract(lambda x: column(x)[:, 0], *given, progress=False)

@@ -3,8 +3,7 @@
 import html
 import re
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from symgen.book.inert import clean_html
 from symgen.masking.prompts import Prompt

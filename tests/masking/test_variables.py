@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from symgen.masking.patches import ImageVariables, draw_patches
 from symgen.masking.spans import TextVariables, draw_words, phrase_spans, word_spans

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from outputs import planted
 
 import symgen

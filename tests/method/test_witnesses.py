@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from drawn_effects import drawn, interactions, shared
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import symgen
 from symgen.method import witnesses

@@ -7,8 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from outputs import logical_outputs, network_outputs, planted
 from scipy.optimize import linprog
 
