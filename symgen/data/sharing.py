@@ -1,0 +1,79 @@
+"""Interactions in a folder, or in a data set of the Hugging Face hub, for others to read."""
+
+import tempfile
+from pathlib import Path
+
+from symgen.data.hub import is_path, local_folder, unavailable, working_folder
+from symgen.interactions import Interactions
+
+
+def push(found: Interactions, place: str, name: str = "interactions") -> None:
+    """Put interactions where others find them; `pull` reads them.
+
+    Args:
+        found: as `extract` returns them; names and identity go with them.
+        place: a folder, such as "./results", which is made; or ``"<owner>/<name>"``, a data set of
+            the hub, which is made where it is missing, as a private one. For the hub be logged in
+            (`hf auth login`).
+        name: of the file, without its ending.
+
+    Raises:
+        ValueError: for a name that would lead out of the place.
+
+    Example:
+        >>> import symgen, torch
+        >>> found = symgen.sparsify(torch.tensor([0.0, 1.0, 1.0, 3.0]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     push(found, folder)
+        ...     pull(folder) == found
+        True
+    """
+    file = _file(name)
+    if is_path(place):
+        folder = working_folder() / Path(place).expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+        return found.save(folder / file)
+    from huggingface_hub import HfApi
+
+    hub = HfApi()
+    hub.create_repo(place, repo_type="dataset", private=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        found.save(Path(folder) / file)
+        hub.upload_file(
+            path_or_fileobj=Path(folder) / file, path_in_repo=file, repo_id=place,
+            repo_type="dataset",
+        )  # fmt: skip
+    return None
+
+
+def pull(place: str, name: str = "interactions", revision: str | None = None) -> Interactions:
+    """Read what `push` has put into a folder or into a data set of the hub.
+
+    Args:
+        place: as for `push`; a data set under `SYMGEN_DATA` is taken from there.
+        name: of the file, without its ending.
+        revision: of the data set; the newest without.
+
+    Raises:
+        FileNotFoundError: where there is none, or no hub can be reached.
+        ValueError: for a file that holds something else.
+    """
+    file = _file(name)
+    local = working_folder() / Path(place).expanduser() if is_path(place) else None
+    folder = local or local_folder(place, revision)
+    if folder is not None:
+        return Interactions.load(folder / file)
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        path = hf_hub_download(place, file, repo_type="dataset", revision=revision)
+    except (OSError, HfHubHTTPError, ValueError) as error:
+        raise unavailable(place, "data set", file, error) from error
+    return Interactions.load(path)
+
+
+def _file(name: str) -> str:
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise ValueError(f"{name!r} is no name of a file; expected one such as 'resnet20-epoch-10'")
+    return f"{name}.safetensors"
