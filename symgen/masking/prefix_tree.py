@@ -19,10 +19,11 @@ import functools
 import inspect
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
@@ -49,6 +50,7 @@ from symgen.masking.states import (
     run_all,
     widest,
 )
+from symgen.masking.tree_cache import Kept, fork, new_cache
 from symgen.memory import Batch, fitting, is_out_of_memory
 
 # What the code of a model raises when its cache is of another kind.
@@ -75,7 +77,8 @@ def tree_outputs(
         prompts: token ids, not padded.
     """
     runner = plain_runner(model, prompts, target, variables, mask_value)
-    check_outcomes(runner.plain(0), target)
+    plain = runner.plain(0)
+    check_outcomes(plain, target)
     if not _accepts(model, "past_key_values"):
         return _plain(runner, batch_size, progress, "its forward takes no past_key_values")
     v = torch.empty(len(prompts), 2**runner.n, device=runner.device, dtype=widest(runner.device))
@@ -91,7 +94,7 @@ def tree_outputs(
                 with batch.halving():
                     v[done] = PrefixTree(runner, done).run(batch.size)
                     if done == 0:
-                        _compare(runner, v[0])
+                        _compare(runner, v[0], plain, batch.size)
                     check_all(runner, done, v[done : done + 1])
                     done += 1
                     bar.update(v.shape[1])
@@ -149,6 +152,7 @@ class PrefixTree:
         feature, _ = runner.way.below(self.model, runner.inputs_of(index, 1))
         self.embedded, self.value = feature, runner.value.to(feature.dtype)
         self.embedding = word_embedding(self.model)[1]
+        self.options = _options(self.model, use_cache=True)
         # A variable of several tokens branches at its first one, wherever the others are.
         starts = [int((self.owners[0] == i).nonzero()[0]) for i in range(self.n)]
         self.order = sorted(range(self.n), key=lambda i: starts[i])
@@ -163,10 +167,10 @@ class PrefixTree:
     def automatic_rows(self) -> int:
         """Return how many rows the free memory holds, from one pass over the whole prompt."""
         cache = new_cache()
-        options = _options(self.model, past_key_values=cache, use_cache=True)
-        largest = largest_output(self.model, {"input_ids": self.ids} | options)
+        inputs = {"input_ids": self.ids, "past_key_values": cache}
+        largest = largest_output(self.model, inputs | self.options)
         kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
-        # Caches of all levels above a level are together as large as its own; one more is made.
+        # The caches of the levels above the last are held at once, several of them of all rows.
         return fitting(3 * kept + ALIVE * largest, self.ids.device)
 
     def run(self, rows: int) -> Float[Tensor, " state"]:
@@ -187,7 +191,7 @@ class PrefixTree:
         for part in torch.arange(len(states), device=states.device).split(max(rows // 2, 1)):
             for choice in choices:
                 rest = states[part][:, None] | torch.tensor(choice, device=states.device)
-                child = _fork(cache, slice(int(part[0]), int(part[-1]) + 1))
+                child = fork(cache, slice(int(part[0]), int(part[-1]) + 1), level + 1 < self.n)
                 self._descend(child, rest.flatten(), level + 1, rows, v)
 
     def _forward(self, cache: Any, states: Tensor, level: int) -> Tensor | None:
@@ -199,15 +203,14 @@ class PrefixTree:
         # Mixtures of experts take views of it, which the layout of one prompt does not allow.
         masked = masked.contiguous()
         ids = self.ids[:, span].expand(len(states), -1)
-        final = level == self.n
-        # Only the last level needs logits: the others leave the language-model head out.
-        decoder = getattr(self.model, "get_decoder", lambda: None)()
-        model = self.model if final or decoder is None else decoder
-        with hooked(self.embedding, functools.partial(replace_once, [masked])):
-            output = model(input_ids=ids, **_options(model, past_key_values=cache, use_cache=True))
-        if cache.get_seq_length() != span.stop:
-            raise RuntimeError(f"the cache holds {cache.get_seq_length()} of {span.stop} tokens")
-        return logits_of(output) if final else None
+        held = {layer.get_seq_length() for layer in cache.layers} or {0}
+        if held != {span.start}:
+            raise RuntimeError(f"the cache holds {held} of {span.start} tokens")
+        replaced = hooked(self.embedding, functools.partial(replace_once, [masked]))
+        with replaced, suppress(Kept):
+            output = self.model(input_ids=ids, past_key_values=cache, **self.options)
+            return logits_of(output)
+        return None
 
 
 def _plain(runner: StateRunner, batch_size: int | None, progress: bool, reason: str) -> Tensor:
@@ -220,12 +223,12 @@ def _plain(runner: StateRunner, batch_size: int | None, progress: bool, reason: 
     return run_all(runner, batch_size, progress)
 
 
-def _compare(runner: StateRunner, v: Tensor) -> None:
-    """Hold some states of the first prompt against the plain way."""
+def _compare(runner: StateRunner, v: Tensor, logits: Tensor, rows: int) -> None:
+    """Hold some states of the first prompt against the plain way, which gave its logits."""
     states = torch.tensor([0, sum(1 << i for i in range(0, runner.n, 2)), len(v) // 2])
-    logits = runner.plain(0)
     bound = TOLERANCE.get(logits.dtype, 1e-3) * (1 + float(logits.abs().max()))
-    error = max(float((v[s] - runner.run(0, 1, s[None])[0, 0]).abs()) for s in states)
+    full = torch.cat([runner.run(0, 1, some)[0] for some in states.split(rows)])
+    error = float((v[states.to(v.device)] - full).abs().max())
     if not error <= bound:
         raise RuntimeError(f"a prefix tree changes v by {error:.2g}, more than {bound:.2g}")
 
@@ -243,51 +246,3 @@ def _options(model: nn.Module, **wanted: Any) -> dict[str, Any]:
     """Return the wanted options that the model takes, and logits of the last position only."""
     options = {name: value for name, value in wanted.items() if _accepts(model, name)}
     return options | only_logits_at(model, 1)
-
-
-def new_cache() -> Any:
-    from transformers import DynamicCache
-
-    cache = DynamicCache()
-    cache.layer_class_to_replicate = _tree_layer()
-    return cache
-
-
-def _fork(cache: Any, rows: slice) -> Any:
-    """Return a cache of some rows that shares the memory of the one it comes from."""
-    child = new_cache()
-    for layer in cache.layers:
-        copy = type(layer)()
-        copy.lazy_initialization(layer.keys, layer.values)
-        copy.keys, copy.values = layer.keys[rows], layer.values[rows]
-        child.layers.append(copy)
-    return child
-
-
-@functools.cache
-def _tree_layer() -> type:
-    """Return a cache layer that repeats its rows while it appends to them, and shares them."""
-    from transformers.cache_utils import DynamicLayer
-
-    class TreeLayer(DynamicLayer):
-        def update(self, key_states, value_states, *args, **kwargs):
-            if not self.is_initialized:
-                self.lazy_initialization(key_states, value_states)
-                self.keys, self.values = key_states, value_states
-            else:
-                self.keys = _append(self.keys, key_states)
-                self.values = _append(self.values, value_states)
-            return self.keys, self.values
-
-    return TreeLayer
-
-
-def _append(
-    past: Shaped[Tensor, "row head position size"], new: Shaped[Tensor, "more head added size"]
-) -> Shaped[Tensor, "more head total size"]:
-    """Repeat rows and append to each, in one copy and without touching what is shared."""
-    rows, length = past.shape[0], past.shape[2]
-    joined = new.new_empty((*new.shape[:2], length + new.shape[2], new.shape[3]))
-    joined[:, :, :length].unflatten(0, (rows, -1)).copy_(past[:, None])
-    joined[:, :, length:] = new
-    return joined

@@ -16,8 +16,8 @@ from torch import Tensor
 from symgen.data.hub import import_transformers
 from symgen.fingerprints import not_a_result
 from symgen.masking.hooks import largest_output
-from symgen.masking.prefix_tree import new_cache
 from symgen.masking.states import ALIVE
+from symgen.masking.tree_cache import new_cache
 from symgen.models.batches import to_device
 from symgen.models.checkpoints import Store
 from symgen.models.config import TrainingConfig

@@ -156,7 +156,27 @@ def test_logits_are_made_at_the_last_position_only(llama, prompts):
     with torch.inference_mode():
         PrefixTree(runner, 0).run(16)
     handle.remove()
-    assert seen == [(16, 1, 97)]
+    # At the root, where it is not known yet which layer is the last, and for the outputs.
+    assert seen == [(1, 1, 97), (16, 1, 97)]
+
+
+def test_what_no_level_needs_is_neither_run_nor_kept(llama, prompts):
+    runner = _plain(llama, prompts, mean_embedding(llama))
+    tree, caches, calls = PrefixTree(runner, 0), [], []
+    handles = [
+        llama.model.layers[-1].mlp.register_forward_hook(lambda m, a, out: calls.append(len(out))),
+        llama.model.register_forward_pre_hook(
+            lambda m, a, kwargs: caches.append(kwargs["past_key_values"]), with_kwargs=True
+        ),
+    ]
+    with torch.inference_mode():
+        tree.run(16)
+    for handle in handles:
+        handle.remove()
+    # Between the root and the outputs, only the keys and values of the last layer are used.
+    assert calls == [1, 16]
+    lengths = [[layer.get_seq_length() for layer in cache.layers] for cache in caches]
+    assert lengths == [[end] * 3 for end in (*tree.bounds[1:-1], tree.bounds[-2])]
 
 
 def test_prompts_as_a_padded_batch(llama, prompts):
