@@ -26,8 +26,8 @@ book: $(READY)
 # First the tests and then the chapters, file by file on one core each: their networks are small, and
 # threads and processes would wait for each other. Then three chapters as users run them, with as
 # many threads and processes as the machine gives; the last takes language models to the processes.
-# How the tables of the chapters lie to what is stored is told, and not judged: how far processors
-# differ is known for one of them only.
+# Their tables have to be those that are stored, exactly where nothing is trained. How far numbers
+# of trained networks have moved is told, and not judged: that is known for one processor only.
 AS_USERS := $(addprefix chapters/,00_planted_logic.ipynb 01_interaction_extraction.ipynb 06_fine_tuning.ipynb)
 
 test: $(READY)
@@ -39,8 +39,9 @@ test: $(READY)
 	OMP_NUM_THREADS=1 LOKY_MAX_CPU_COUNT=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 4 \
 	  tests/test_notebooks.py chapters $(addprefix --ignore ,$(AS_USERS)) || failed=1; \
 	$(BIN)/python -m pytest -q $(AS_USERS) || failed=1; \
-	$(BIN)/python -m pytest -q tests/test_fresh_tables.py \
-	  || echo "These tables lie farther from the stored ones than the tolerances say; not judged."; \
+	$(BIN)/python -m pytest -q tests/test_fresh_tables.py -k "not lie_where_they_lay" || failed=1; \
+	$(BIN)/python -m pytest -q tests/test_fresh_tables.py -k lie_where_they_lay \
+	  || echo "These numbers lie farther from the stored ones than the tolerances say; not judged."; \
 	exit $$failed
 
 html: $(READY)
