@@ -281,6 +281,33 @@ def test_on_a_phone_a_formula_longer_than_its_line_is_moved_in_its_box(visit):
     assert found and set(found) == {"auto"}
 
 
+FOLDED = """() => [...document.querySelectorAll(
+    'article .toggle-hidden, article details:not([open])')]
+    .flatMap(e => [...e.children])
+    .filter(e => !e.matches('summary, .admonition-title'))
+    .map(e => [e.textContent.slice(0, 200), e.checkVisibility()
+        && e.getBoundingClientRect().height > 0])"""
+
+
+@pytest.mark.parametrize("page", ["02_order_generalization", "03_three_phase_dynamics"])
+def test_what_is_folded_stays_folded_on_paper(visit, page):
+    tab = visit(f"chapters/{page}")
+    # What a reader has opened is printed, too.
+    tab.locator(".solution .toggle-button").first.click()
+    tab.locator("article details summary").first.click()
+    tab.emulate_media(media="print")
+    folded = tab.evaluate(FOLDED)
+    assert len(folded) >= 5 and not [text for text, shown in folded if shown]
+    tab.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    tab.wait_for_timeout(300)
+    assert tab.evaluate(FOLDED) == folded
+    assert tab.locator(".solution .toggle-button:visible").count() == 0
+    for opened in (".solution:not(.toggle-hidden) > section", "details[open] > summary + *"):
+        assert tab.locator(f"article {opened}").first.is_visible()
+    tab.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert tab.evaluate(FOLDED) == folded
+
+
 def test_some_chapter_has_figures_formulas_and_a_widget(visit):
     seen = {"article .cell_output img": 0, "mjx-container": 0, ".jupyter-widgets": 0}
     for page in PAGES:
