@@ -67,3 +67,10 @@ window.addEventListener("load", () => {
     document.addEventListener("toggle", mark, true);
   });
 });
+
+// 6. A figure is never so narrow that its letters cannot be read: its class says from which width on.
+document.addEventListener("DOMContentLoaded", () => {
+  document.querySelectorAll("img[class*='wide-']").forEach((figure) => {
+    figure.style.minWidth = `${/wide-(\d+)/.exec(figure.className)[1]}px`;
+  });
+});

@@ -40,13 +40,19 @@ def new(folder: Path) -> None:
 @click.argument("folder", type=Path)
 @click.option("--preset", default="quick", help="Whose parameters the notebooks have.")
 @click.option("--instructor", is_flag=True, help="With the solutions, open below the exercises.")
-def student(folder: Path, preset: str, instructor: bool) -> None:
+@click.option("--networks", is_flag=True, help="With trained networks for chapters 0 to 4.")
+def student(folder: Path, preset: str, instructor: bool, networks: bool) -> None:
     """Write the notebooks of a course into FOLDER, without outputs and solutions."""
-    from symgen.book.course import write_course
+    from symgen.book.course import core_chapters, write_course
 
     book = presets.book_folder()
+    if networks:
+        core = core_chapters(book)
+        wanted = [(name, presets.resolve(book, name, preset, {}), True) for name in core]
+        if not bills.agreed(bills.bills(book, wanted), dry_run=False, yes=False):
+            return
     with doing(f"writing the course into {folder}"), only_new():
-        count = write_course(book, folder, preset, instructor)
+        count = write_course(book, folder, preset, instructor, networks)
     click.echo(f"{folder} holds {count} notebooks and a README.md that says how to start.")
 
 

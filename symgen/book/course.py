@@ -5,9 +5,12 @@ Notebooks outside the book have no Sphinx: its directives, roles and links becom
 
 import ast
 import itertools
+import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from symgen.book.launch import install_cell, with_install_cell
 from symgen.book.layout import new_folder, repository
 from symgen.book.notebooks import has_tag, write_notebook
 from symgen.book.presets import BookError, chapter_names, read_chapter, read_yaml, resolve
-from symgen.book.runs import KERNEL
+from symgen.book.runs import KERNEL, environment, execute
 
 # A fence of backquotes or colons, a directive, its title, and all up to the same fence.
 DIRECTIVE = re.compile(
@@ -50,8 +53,7 @@ The installation takes minutes and up to 7 GB, 2 GB with PyTorch's build for pro
 in before the second line: `course-env/bin/pip install torch torchvision --index-url
 https://download.pytorch.org/whl/cpu`.
 
-Open `{first}` and run its cells from the top, in order. The first run of a notebook trains its
-networks, for up to some minutes; the next one finds them stored.
+Open `{first}` and run its cells from the top, in order. {trains}
 {exercises}
 
 {contents}
@@ -60,6 +62,21 @@ The notebooks stand at preset `{preset}`: their cell of parameters may be change
 """
 # Where the book has no address. What is installed by its mere name may be somebody else's.
 WHEEL = f"symgen-{__version__}-py3-none-any.whl"
+TRAINS = """\
+The first run of a notebook trains its
+networks, for up to some minutes; the next one finds them stored."""
+TRAINED = """\
+The folder `networks` holds the
+networks that {names} load, {size:.0f} MB: with their parameters as they are, these
+train nothing. The first run of another notebook, or with other parameters, trains for up to some
+minutes; what was left out of `networks` is then said to be damaged, and trained."""
+# The core of the course, and of a cache what a notebook takes long for and that is not large.
+CORE, NETWORKS = re.compile("0[0-4]_"), ("training", "trainings")
+WITH_NETWORKS = """
+import os
+
+if os.path.isdir("networks"):  # trained ones, which came with this notebook
+    os.environ.setdefault("SYMGEN_CACHE", os.path.abspath("networks"))"""
 EXERCISES = {
     False: "Exercises stand at the end of each notebook; a cell that says *not yet* says *correct*"
     "\nonce your own code is in it.",
@@ -67,7 +84,13 @@ EXERCISES = {
 }
 
 
-def write_course(book: Path, folder: Path, preset: str = "quick", instructor: bool = False) -> int:
+def write_course(
+    book: Path,
+    folder: Path,
+    preset: str = "quick",
+    instructor: bool = False,
+    networks: bool = False,
+) -> int:
     """Write the chapters that have exercises into a new folder, and return how many there are.
 
     Args:
@@ -75,10 +98,11 @@ def write_course(book: Path, folder: Path, preset: str = "quick", instructor: bo
         folder: new or empty.
         preset: whose parameters the notebooks have.
         instructor: whether solutions stand open below their exercises, or are left out.
+        networks: whether a folder ``networks`` has what the first chapters train; see `bundle`.
 
     Raises:
-        BookError: for an unknown preset, or a chapter whose solutions could not be told from the
-            rest, so that they would be handed out.
+        BookError: for an unknown preset, a chapter whose solutions could not be told from the
+            rest, so that they would be handed out, or one that fails as its networks are trained.
         FileExistsError: where something is in the folder.
     """
     notebooks = {}
@@ -96,12 +120,84 @@ def write_course(book: Path, folder: Path, preset: str = "quick", instructor: bo
         "exercises": EXERCISES[instructor],
         "preset": preset,
         "contents": _contents(notebooks),
+        "trains": TRAINS,
     }
     with new_folder(folder) as partial:
+        if networks:
+            core = [*filter(CORE.match, notebooks)]
+            size = bundle(book, partial / "networks", preset, core) / 1e6
+            about["trains"] = TRAINED.format(names=_listed(core), size=size)
         for name, notebook in notebooks.items():
             write_notebook(notebook, partial / f"{name}.ipynb")
         (partial / "README.md").write_text(README.format(**about), encoding="utf-8")
     return len(notebooks)
+
+
+def core_chapters(book: Path) -> list[str]:
+    """Return the chapters whose networks `write_course` can hand out."""
+    return [*filter(CORE.match, chapter_names(book))]
+
+
+def bundle(book: Path, folder: Path, preset: str, chapters: Iterable[str]) -> int:
+    """Fill a cache with the networks that chapters load and the trainings that were measured.
+
+    The chapters run twice: first to train what the reader's own cache lacks, then as a student
+    runs them. Checkpoints that are looked for, but not loaded, are left there as empty files: most
+    of what a training stores was needed only until the training was measured. Where the disk does
+    not tell what was read, all are kept.
+
+    Args:
+        book: its folder.
+        folder: to be the cache, new.
+        preset: whose parameters the chapters run with.
+        chapters: their names.
+
+    Returns:
+        The size in bytes.
+
+    Raises:
+        BookError: for a chapter that fails.
+    """
+    from symgen.storage import cache_folder  # loads torch, which other courses do without
+
+    for kind in NETWORKS:
+        if (own := cache_folder() / kind).is_dir():
+            left = shutil.ignore_patterns(".*")  # locks, and what is being written
+            shutil.copytree(own, folder / kind, ignore=left, copy_function=_linked)
+    folder.mkdir(exist_ok=True)
+    for again in (False, True):
+        for path in folder.rglob("*") if again else ():
+            os.utime(path, ns=(0, path.stat().st_mtime_ns))  # so that a read shows
+        with environment({"SYMGEN_CACHE": str(folder)}), tempfile.TemporaryDirectory() as out:
+            for name in chapters:
+                print(f"{'Checking' if again else 'Training'} the networks of {name}", flush=True)
+                done = execute(book, name, preset, {}, Path(out))
+                if done.status == "failed":
+                    raise BookError(f"{name} {done.told}")
+        for kind in folder.iterdir():
+            if kind.name not in NETWORKS:
+                shutil.rmtree(kind)
+    files = {path: path.stat().st_atime_ns for path in folder.rglob("*.safetensors")}
+    for path in [path for path, read in files.items() if any(files.values()) and not read]:
+        wanted = path.with_suffix(".json").stat().st_atime_ns
+        path.unlink()  # first, since it may be a link to the reader's own
+        path.touch() if wanted else path.with_suffix(".json").unlink()
+    for run in (folder / "training").glob("*"):
+        if run.is_dir() and not any(run.glob("step-*")):
+            shutil.rmtree(run)
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _linked(source: str, target: str) -> None:
+    """Have a file in a second place, without a copy where the disk can do that."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"`{name[:2]}`" for name in names)
 
 
 def _contents(notebooks: Mapping[str, nbformat.NotebookNode]) -> str:
@@ -118,7 +214,9 @@ def _contents(notebooks: Mapping[str, nbformat.NotebookNode]) -> str:
 def course_notebook(book: Path, name: str, preset: str, instructor: bool) -> nbformat.NotebookNode:
     """Return one chapter for a course; see `write_course`."""
     values = resolve(book, name, preset, {})
-    source = with_install_cell(read_chapter(book, name), install_cell(repository(book)))
+    first = install_cell(repository(book))
+    first.source += f"\n{WITH_NETWORKS}"
+    source = with_install_cell(read_chapter(book, name), first)
     numbers, pages = itertools.count(1), [*chapter_names(book)]
     whole = "\n".join(cell.source for cell in source.cells)
     anchors = dict(LABEL.findall(whole))

@@ -4,6 +4,7 @@ import base64
 import binascii
 import html
 import json
+import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
@@ -45,6 +46,9 @@ DRAWN = {
 # Values of attributes, and styles, that could load something or be read in two ways.
 LOADS = re.compile(r"[\\@]|//|:\s*\w*script|url\(\s*(?!#)|image-set|src\(", re.I)
 LOCAL = re.compile(r"#|data:image/(png|jpeg);base64,")
+# Letters are outlines, which this makes as large as they are; hundredths of the drawing's unit.
+LETTERS = re.compile(r"scale\((0?\.\d+) -")
+READABLE = 9  # pixels
 ET.register_namespace("", SVG)
 ET.register_namespace("xlink", XLINK)
 
@@ -75,8 +79,10 @@ def inert(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
                 _name(output.data.get(WIDGET_VIEW, {}).get("model_id"), words, models)
                 drawings += filter(None, [output.data.get("image/svg+xml")])
         if cell.get("outputs"):
-            kind = {"classes": DRAWN_CLASS} if drawings and all(map(_drawn, drawings)) else {}
-            cell.metadata["mystnb"] = {"image": {"alt": words, **kind}}
+            kind = [DRAWN_CLASS] * (bool(drawings) and all(map(_drawn, drawings)))
+            kind += [f"wide-{width}"] if (width := max(map(_width, drawings), default=0)) else []
+            classes = {"classes": " ".join(kind)} if kind else {}
+            cell.metadata["mystnb"] = {"image": {"alt": words, **classes}}
     if models:
         kept["widgets"] = {WIDGET_STATE: {**VERSION, "state": models}}
     notebook.metadata = nbformat.from_dict(kept)
@@ -89,6 +95,13 @@ DRAWN_CLASS = "drawn"
 
 def _drawn(svg: str) -> bool:
     return "<image" not in svg
+
+
+def _width(svg: str) -> int:
+    """Return from how many pixels of width on the letters of a drawing can be read; 0 for none."""
+    found = re.search(r'viewBox="[-\d.]+ [-\d.]+ ([\d.]+)', svg)
+    sizes = [100 * float(size) for size in LETTERS.findall(svg)]
+    return math.ceil(READABLE * float(found[1]) / min(sizes)) if found and sizes else 0
 
 
 def _alternatives(cells: list[nbformat.NotebookNode]) -> list[str]:
@@ -227,6 +240,7 @@ def _widgets(models: Mapping) -> dict[str, Any]:
             # The browser runs nothing in a picture.
             svg = text.startswith("<svg") and base64.b64encode(clean_svg(text).encode()).decode()
             kind = f' class="{DRAWN_CLASS}"' * _drawn(text)
+            kind += f' style="min-width: {width}px"' if (width := _width(text)) else ""
             picture = f'{UNNAMED} src="data:image/svg+xml;base64,{svg}"{kind}>'
             values["value"] = picture if svg else clean_html(text)
     return safe

@@ -32,7 +32,7 @@ if importlib.util.find_spec("symgen") is None:
 
 
 def install_cell(address: str = "", wanted: str = "") -> nbformat.NotebookNode:
-    """Return the first code cell of every chapter, which the site does not show.
+    """Return the first code cell of every chapter, which the site hides and JupyterLab folds.
 
     Args:
         address: of the book's repository; where there is none, the cell says what to do.
@@ -40,9 +40,8 @@ def install_cell(address: str = "", wanted: str = "") -> nbformat.NotebookNode:
     """
     wanted = wanted or (f"symgen[notebook] @ git+{address}" if address else "")
     source = (SOURCE if wanted else NOWHERE).format(wanted=wanted).rstrip()
-    return nbformat.v4.new_code_cell(
-        source, id=INSTALL, metadata={"tags": [INSTALL, "remove-cell"]}
-    )
+    metadata = {"jupyter": {"source_hidden": True}, "tags": [INSTALL, "remove-cell"]}
+    return nbformat.v4.new_code_cell(source, id=INSTALL, metadata=metadata)
 
 
 def with_install_cell(

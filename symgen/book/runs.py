@@ -120,7 +120,7 @@ def execute(
     variables |= {"SYMGEN_OUT": str(aside.resolve()), "SYMGEN_RUN": str(out.resolve())}
     try:
         aside.mkdir()
-        with _environment(variables):
+        with environment(variables):
             executed = _papermill(book, chapter, parameters, aside / path.name)
         about["seconds"] = round(time.perf_counter() - started, 1)
         about["memory"] = notebooks.provenance_record(executed).get("memory", {})
@@ -147,7 +147,7 @@ def execute(
 
 
 @contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
+def environment(values: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables for a kernel to be started, and leave none of them behind."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)

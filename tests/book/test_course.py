@@ -230,3 +230,50 @@ def test_the_readme_lists_the_notebooks_with_their_minutes(written):
         path.stem for path in (written / "student").glob("*.ipynb")
     }
     assert listed[0] == ("00_planted_logic", "20", "45")
+
+
+STUDIED = """\
+import symgen
+study = symgen.Study.of(chapter.parameters, baselines=1, train_size=64, epochs=2, samples=2)
+trained = symgen.Trainings.of(study.changed(checkpoints=2), 1, chapter.map)
+study.runs[0].load()
+study.outputs(study.runs[0].load(), study.runs[0].key())
+"""
+
+
+def of_trainings(folder):
+    """What lies in a cache of networks and measured trainings: when it was written, 0 if empty."""
+    files = [*folder.glob("training/*/*"), *folder.glob("trainings/*")]
+    kept = [path for path in files if path.suffix in (".safetensors", ".json")]
+    stats = {path.relative_to(folder): path.stat() for path in kept}
+    return {path: stat.st_size and stat.st_mtime_ns for path, stat in stats.items()}
+
+
+def test_with_its_networks_a_course_trains_nothing(book, taught, tmp_path, monkeypatch):
+    chapter = small_chapter("01_tiny", STUDIED)
+    chapter.cells.append(nbformat.v4.new_markdown_cell(TEXT, id="text"))
+    nbformat.write(chapter, book / "chapters" / "01_tiny.ipynb")
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / "own"))
+    done = CliRunner().invoke(cli.app, ["student", str(tmp_path / "new"), "--networks"])
+    assert done.exit_code == 0, done.output
+    networks = tmp_path / "new" / "networks"
+    assert {path.name for path in networks.iterdir()} == {"training", "trainings"}
+    before = of_trainings(networks)
+    assert before and not (tmp_path / "own").exists()
+    empty = [path for path, written in before.items() if not written]
+    assert empty and len(empty) < len(before) / 2  # the baseline's, needed until it was measured
+    text = (tmp_path / "new" / "README.md").read_text()
+    assert "networks that `01` load, " in text and "trains its" not in text
+    # As a student has it: nothing is set, and the home folder is empty.
+    monkeypatch.delenv("SYMGEN_CACHE")
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    notebook = nbformat.read(tmp_path / "new" / "01_tiny.ipynb", as_version=4)
+    about = {"metadata": {"path": tmp_path / "new"}}
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=about).execute()
+    assert of_trainings(networks) == before
+    assert not (tmp_path / "home" / ".cache" / "symgen").exists()
+    # What is there already is taken along, not trained again.
+    monkeypatch.setenv("SYMGEN_CACHE", str(networks))
+    course.bundle(book, tmp_path / "again", "quick", ["01_tiny"])
+    assert of_trainings(tmp_path / "again") == of_trainings(networks) == before

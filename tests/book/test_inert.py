@@ -192,7 +192,8 @@ def test_settings_that_a_cell_brings_for_the_page_are_dropped():
 
 
 def test_pictures_of_a_slider_have_these_words_too():
-    svg = f'<svg xmlns="{SVG}"><circle r="3"/></svg>'
+    letters = '<g transform="translate(2 3) scale(0.1 -0.1)"/>'
+    svg = f'<svg xmlns="{SVG}" viewBox="0 0 500 90"><circle r="3"/>{letters}</svg>'
     core = {"model_module": "@jupyter-widgets/controls", "model_module_version": "2.0.0"}
     models = {
         "box": {**core, "model_name": "VBoxModel", "state": {"children": ["IPY_MODEL_one"]}},
@@ -207,5 +208,6 @@ def test_pictures_of_a_slider_have_these_words_too():
     state = inert(notebook).metadata["widgets"][WIDGET_STATE]["state"]
     value = state["one"]["state"]["value"]
     assert value.startswith('<img alt="A &quot;slider&quot;." src="data:image/svg')
-    assert value.endswith('" class="drawn">')
+    # Letters of 10 in 500 units are 9 pixels in 450.
+    assert value.endswith('" class="drawn" style="min-width: 450px">')
     assert state["two"]["state"]["value"] == "text"

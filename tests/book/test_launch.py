@@ -29,6 +29,11 @@ def test_every_chapter_starts_with_the_same_cell():
 
 def test_the_cell_stands_first_once_and_changes_nothing_that_is_stored():
     assert len(CELL.source.splitlines()) <= 4
+    # Folded where a chapter is opened, as the site leaves it out.
+    assert CELL.metadata == {
+        "jupyter": {"source_hidden": True},
+        "tags": ["install", "remove-cell"],
+    }
     for chapter in CHAPTERS:
         fresh = launch.with_install_cell(chapter, launch.install_cell(ADDRESS))
         assert launch.with_install_cell(fresh, CELL) == launch.with_install_cell(chapter, CELL)

@@ -1,12 +1,16 @@
 """The site: built strictly, and looked at in a real browser that is cut off from the network."""
 
+import base64
 import inspect
+import io
 import re
 import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 import filelock
 import nbformat
@@ -279,6 +283,110 @@ def test_on_a_phone_a_formula_longer_than_its_line_is_moved_in_its_box(visit):
         .map(([e]) => getComputedStyle(e).overflowX)"""
     found = tab.locator("article p span.math, article li span.math").evaluate_all(cut)
     assert found and set(found) == {"auto"}
+
+
+FOLDED = """() => [...document.querySelectorAll(
+    'article .toggle-hidden, article details:not([open])')]
+    .flatMap(e => [...e.children])
+    .filter(e => !e.matches('summary, .admonition-title'))
+    .map(e => [e.textContent.slice(0, 200), e.checkVisibility()
+        && e.getBoundingClientRect().height > 0])"""
+
+
+@pytest.mark.parametrize("page", ["02_order_generalization", "03_three_phase_dynamics"])
+def test_what_is_folded_stays_folded_on_paper(visit, page):
+    tab = visit(f"chapters/{page}")
+    # What a reader has opened is printed, too.
+    tab.locator(".solution .toggle-button").first.click()
+    tab.locator("article details summary").first.click()
+    tab.emulate_media(media="print")
+    folded = tab.evaluate(FOLDED)
+    assert len(folded) >= 5 and not [text for text, shown in folded if shown]
+    tab.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    tab.wait_for_timeout(300)
+    assert tab.evaluate(FOLDED) == folded
+    assert tab.locator(".solution .toggle-button:visible").count() == 0
+    for opened in (".solution:not(.toggle-hidden) > section", "details[open] > summary + *"):
+        assert tab.locator(f"article {opened}").first.is_visible()
+    tab.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert tab.evaluate(FOLDED) == folded
+
+
+def own_bytes(built, page):
+    """What a page has to itself, as it lies on the disk: its HTML and its figures."""
+    html = (built / f"{page}.html").read_text()
+    figures = {built / "_images" / name for name in re.findall(r"_images/([\w.-]+)", html)}
+    sizes = [path.stat().st_size for path in (built / f"{page}.html", *figures)]
+    return sum(sizes) / 1e6, "jupyter.widget-view" in html
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_page_is_heavy(built, page):
+    size, sliders = own_bytes(built, page)
+    assert size <= (2.5 if sliders else 1.5)
+
+
+LETTERS = re.compile(r'<g [^>]*transform="[^"]*scale\((\d*\.?\d+) -')
+
+
+def smallest_letters(source, width):
+    """The size in pixels of the smallest letters of a drawing, its exponents and indices aside."""
+    if source.startswith("data:image/svg"):
+        svg = base64.b64decode(source.split(",", 1)[1]).decode()
+    elif source.endswith(".svg"):
+        svg = Path(url2pathname(urlparse(source).path)).read_text()
+    else:
+        return None
+    letters = [100 * float(size) for size in LETTERS.findall(svg)]
+    units = float(re.search(r'viewBox="\S+ \S+ (\S+)', svg)[1])
+    return min(letters) * width / units if letters else None
+
+
+def open_all(tab):
+    tab.evaluate("document.querySelectorAll('article details').forEach(e => e.open = true)")
+    tab.wait_for_timeout(500)
+
+
+FIGURES = """elements => elements.map(e => [e.src, e.getBoundingClientRect().width])
+    .filter(([, width]) => width > 0)"""
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.split("/")[-1] != "api"])
+def test_the_letters_of_figures_can_be_read(visit, page):
+    tab = visit(page)
+    open_all(tab)
+    for width in (1280, 390):
+        tab.set_viewport_size({"width": width, "height": 844})
+        tab.wait_for_timeout(300)
+        for source, shown in tab.locator("article img").evaluate_all(FIGURES):
+            size = smallest_letters(source, shown)
+            assert size is None or size >= 9, (width, source[-80:], shown)
+        texts = """() => [...document.querySelectorAll('article svg text')]
+            .filter(e => e.getBoundingClientRect().width > 0)
+            .map(e => parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a)"""
+        assert all(size >= 9 for size in tab.evaluate(texts))
+        # What is wider than the page for it is moved in its box.
+        assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth + 1")
+
+
+LARGE = "article img, article table, article svg, article .cell_output > div, article .claim"
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.split("/")[-1] != "api"])
+def test_on_a_dark_page_no_figure_or_table_is_white(visit, page):
+    image = pytest.importorskip("PIL.Image")
+    tab = visit(page)
+    open_all(tab)
+    tab.evaluate("document.documentElement.dataset.theme = 'dark'")
+    tab.wait_for_timeout(500)
+    for each in tab.locator(LARGE).all():
+        box = each.bounding_box() if each.is_visible() else None
+        if box and min(box["width"], box["height"]) > 100:
+            shown = image.open(io.BytesIO(each.screenshot())).convert("L")
+            right, low = shown.width - 4, shown.height - 4
+            corners = [shown.getpixel(at) for at in ((4, 4), (right, 4), (4, low), (right, low))]
+            # One corner may be a picture's own.
+            assert sorted(corners)[1] < 200, each.evaluate("e => e.outerHTML.slice(0, 200)")
 
 
 def test_some_chapter_has_figures_formulas_and_a_widget(visit):
