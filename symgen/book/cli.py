@@ -86,6 +86,7 @@ def slides(show: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Show what it would take, and run nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask before a run of more than ten minutes.")
 @click.option("--billed", is_flag=True, hidden=True, help="Of a run whose bill was shown before.")
+@click.option("--wanted", default="", hidden=True, help="What a sweep was started with.")
 def run(
     chapters: tuple,
     preset: str,
@@ -98,6 +99,7 @@ def run(
     dry_run: bool,
     yes: bool,
     billed: bool,
+    wanted: str,
 ) -> None:
     """Execute CHAPTERS (names, or 'all').
 
@@ -115,6 +117,12 @@ def run(
         )
     # All of it is checked before the first hour is spent.
     resolved = {name: presets.resolve(book, name, preset, given) for name in names}
+    if wanted:
+        from symgen.book import cluster
+
+        if told := cluster.difference(wanted, book, names[0], resolved[names[0]]):
+            click.echo(f"symgen: {told}", err=True)
+            raise SystemExit(cluster.EXIT)
     out = out or runs.run_folder(presets.workplace(), preset, given)
     own = [book / name for name in ("chapters", "data", "symgen", "tests", "_static")]
     if out.resolve() == book.resolve() or any(out.resolve().is_relative_to(x) for x in own):
@@ -127,12 +135,12 @@ def run(
         if value := os.environ.get(variable):
             os.environ[variable] = os.path.abspath(value)
     if not billed:
-        wanted = [
+        asked = [
             (name, values, force or not runs.is_kept(book, name, preset, values, out))
             for name, values in resolved.items()
         ]
         with doing("counting what it will take"):
-            rows = bills.bills(book, wanted)
+            rows = bills.bills(book, asked)
         if not bills.agreed(rows, dry_run, yes):
             return
     results = _one_by_one(book, names, preset, given, out, force, store)
@@ -281,7 +289,7 @@ def sweep(
     failed = False
     with (
         doing(f"sweeping {about}; call it again to continue"),
-        contextlib.closing(sweeps.carry_out(cells, kept, out, scheduler, workers)) as results,
+        contextlib.closing(sweeps.carry_out(book, cells, kept, out, scheduler, workers)) as results,
     ):
         for number, (cell, found) in enumerate(results, 1):
             told = f"{found['status']} {found['error']}".strip()

@@ -5,17 +5,18 @@ import itertools
 import json
 import math
 import os
+import platform
 import signal
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 
-from symgen.book import presets, runs
+from symgen.book import notebooks, presets, runs
+from symgen.book.cluster import EXIT, REFUSED, failed, on_workers, run_process, stated
 from symgen.book.presets import BookError
 from symgen.book.processes import cores, ended_with_us
 from symgen.fingerprints import fingerprint
@@ -101,11 +102,17 @@ def is_kept(book: Path, cell: Cell, out: Path) -> bool:
 
 
 def carry_out(
-    cells: Sequence[Cell], kept: Sequence[bool], out: Path, scheduler: str | None, workers: int
+    book: Path,
+    cells: Sequence[Cell],
+    kept: Sequence[bool],
+    out: Path,
+    scheduler: str | None,
+    workers: int,
 ) -> Iterator[tuple[Cell, dict]]:
     """Yield each cell as it ends and what became of it; keep an index of this pass and all others.
 
     Args:
+        book: its folder.
         cells: of `read_cells`.
         kept: whether each is done already, of `is_kept`; no process is started for those.
         out: folder that gets one folder a set of parameters, and the index.
@@ -127,10 +134,17 @@ def carry_out(
     if all(kept):
         return
     commands = {k: _command(cell, out) for k, cell in enumerate(cells) if not kept[k]}
-    with (
-        _pool(scheduler, workers) as pool,
-        contextlib.closing(_as_they_end(pool, commands, scheduler is None)) as results,
-    ):
+    if scheduler is None:
+        results = _here(commands, workers)
+    else:
+        sources = {
+            name: notebooks.sources_fingerprint(presets.read_chapter(book, name))
+            for name in {cell.chapter for cell in cells}
+        }
+        for k, command in commands.items():
+            command += ["--wanted", stated(sources[cells[k].chapter], cells[k].resolved)]
+        results = on_workers(_run_one, commands, _place(), scheduler)
+    with contextlib.closing(results):
         for k, found in results:
             yield ended(k, found)
 
@@ -146,34 +160,33 @@ def side_by_side(commands: Mapping[str, list[str]], workers: int) -> Iterator[tu
     share = str(max(1, cores() // workers))
     limits = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or share}
     limits["LOKY_MAX_CPU_COUNT"] = share
-    with (
-        ThreadPoolExecutor(workers) as pool,
-        contextlib.closing(_as_they_end(pool, commands, True, **limits)) as results,
-    ):
-        yield from results
+    yield from _here(commands, workers, **limits)
 
 
-def _as_they_end(
-    pool: Executor, commands: Mapping, here: bool, **variables: str
-) -> Iterator[tuple[Any, dict]]:
-    # Workers elsewhere start in another folder, and have variables of their own.
+def _here(commands: Mapping, workers: int, **variables: str) -> Iterator[tuple[Any, dict]]:
+    with ThreadPoolExecutor(workers) as pool:
+        # Every command is a process of its own: notebooks do not share one event loop.
+        place = _place(**variables)
+        names = {pool.submit(_run_one, command, *place): k for k, command in commands.items()}
+        try:
+            for done in as_completed(names):
+                error = done.exception()
+                yield names[done], failed(error) if error else done.result()
+        finally:  # reached early where a signal stops them
+            for future in names:
+                future.cancel()
+            stopped: set[psutil.Process] = set()
+            while wait(names, 0.1).not_done:
+                for child in {*psutil.Process().children()} - stopped:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        child.terminate()
+                    stopped.add(child)
+
+
+def _place(**variables: str) -> tuple[str, dict[str, str]]:
+    """Return folder and variables of runs; workers start in another, and have their own."""
     paths = {k: os.environ.get(k) for k in ("SYMGEN_DATA", "SYMGEN_CACHE")}
-    variables |= {k: os.path.abspath(v) for k, v in paths.items() if v}
-    place = str(Path.cwd()), variables
-    # Every command is a process of its own: notebooks do not share one event loop.
-    names = {pool.submit(_run_one, command, *place): k for k, command in commands.items()}
-    try:
-        for done in as_completed(names):
-            yield names[done], _result(done)
-    finally:  # reached early where a signal stops them
-        for future in names:
-            future.cancel()
-        stopped: set[psutil.Process] = set()
-        while here and wait(names, 0.1).not_done:
-            for child in {*psutil.Process().children()} - stopped:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.terminate()
-                stopped.add(child)
+    return str(Path.cwd()), variables | {k: os.path.abspath(v) for k, v in paths.items() if v}
 
 
 def _as_text(values: dict) -> dict:
@@ -186,52 +199,24 @@ def _command(cell: Cell, out: Path) -> list[str]:
     return ["run", cell.chapter, "--preset", cell.preset, *given, "--out", folder, "--billed"]
 
 
-def _result(done: Future) -> dict:
-    """Return what became of a run, whose worker may have been lost again and again."""
-    try:
-        return done.result()
-    except Exception as error:  # of dask, which has tried it on other workers, or of a machine
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return {"status": "failed", "seconds": 0.0, "error": reason}
-
-
-@contextlib.contextmanager
-def _pool(scheduler: str | None, workers: int) -> Iterator[Executor]:
-    if scheduler is None:
-        with ThreadPoolExecutor(workers) as pool:
-            yield pool
-        return
-    try:
-        from dask.distributed import Client
-    except ImportError:
-        raise BookError(
-            "a scheduler needs dask, which is not installed: pip install 'symgen[cluster]'"
-        ) from None
-    try:
-        client = Client(address=scheduler)
-    except (OSError, ValueError) as error:
-        raise BookError(
-            f"no dask scheduler answers at {scheduler} ({error}): start one with `dask scheduler`, "
-            "and give the address that it prints"
-        ) from None
-    with client, client.get_executor(pure=False) as pool:
-        yield pool
-
-
 def _run_one(arguments: list[str], folder: str, variables: dict[str, str]) -> dict:
     """Run one command; return its status, its seconds and the reason of a failure."""
     started = time.perf_counter()
+    if not Path(folder).is_dir():
+        told = f"there is no folder {folder}, where the sweep was started: it has to be on a disk "
+        told += "that the workers share, at the same place"
+        return {"status": REFUSED, "seconds": 0.0, "error": f"{platform.node()}: {told}"}
     command = ended_with_us("from symgen.book.cli import app; app()", *arguments)
     for _ in range(1 + RETRIES):
-        ran = subprocess.run(
-            command, capture_output=True, text=True, check=False, cwd=folder,
-            env={**os.environ, **variables},
-        )  # fmt: skip
+        ran = run_process(command, folder, {**os.environ, **variables})
         if ran.returncode not in (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS):
             break
     lines = (ran.stderr if ran.returncode else ran.stdout).strip().splitlines() or [""]
     reason = next((x.strip() for x in lines if "failed:" in x or "symgen:" in x), lines[-1])
     killed = f"its process was ended by signal {-ran.returncode}" if ran.returncode < 0 else ""
+    if ran.returncode == EXIT:
+        told = reason.removeprefix("symgen: ")
+        return {"status": REFUSED, "seconds": 0.0, "error": f"{platform.node()}: {told}"}
     status = "failed" if ran.returncode else "done" if "  done in" in ran.stdout else "unchanged"
     return {
         "status": status,

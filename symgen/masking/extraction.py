@@ -19,6 +19,7 @@ from symgen.masking.mask_values import MaskValue
 from symgen.masking.outputs import Value, Variables, masked_outputs
 from symgen.masking.patches import ImageVariables
 from symgen.masking.sampled import sampled_outputs
+from symgen.masking.shares import share
 from symgen.masking.states import evaluating
 from symgen.memory import device_of, dtype_of
 from symgen.split.sampled import SampledInteractions, draw_states, sparsify_sampled
@@ -63,6 +64,9 @@ def extract(
 ) -> Interactions | SampledInteractions:
     """Return the interactions of a network on some samples: outputs on masks, then their split.
 
+    Under torchrun the processes share the samples and each returns the interactions of all: every
+    one of them calls this, with the same samples and weights, its network on a device of its own.
+
     Args:
         model: any module, or any function from masked inputs to logits; see `masked_outputs`.
         inputs: with x and y, such as the samples of a data set, or `Inputs`.
@@ -84,35 +88,41 @@ def extract(
         of samples and variables ("inputs"); with `states`, `SampledInteractions`.
 
     Raises:
-        ValueError: for inputs without x and y, and see `masked_outputs`.
+        ValueError: for inputs without x and y, and see `masked_outputs`; under torchrun also where
+            processes were given different things.
+        RuntimeError: under torchrun, where another process failed or did not call this.
     """
     _check(model, inputs, variables, mask_value, states, held_out)
     if callable(mask_value):
         with evaluating(model), torch.inference_mode():
             mask_value = mask_value(model)
-    given = (model, inputs.x, inputs.y, variables, mask_value)
-    progress = options.get("progress", True)
     n = count_of(variables)
     drawn = None if states is None else draw_states(n, states + held_out, seed)
-    try:
+    shown = options.pop("progress", True)
+
+    def run(x: Any, y: Any, of: Variables, first: bool) -> Interactions | SampledInteractions:
+        given, progress = (model, x, y, of, mask_value), shown and first
+        try:
+            if drawn is None:
+                v = masked_outputs(*given, progress=progress, **options)
+            else:
+                v = sampled_outputs(*given, drawn, progress=progress, **options)
+        except FloatingPointError as error:
+            if not isinstance(model, nn.Module):
+                error.add_note(
+                    "Of a probability that is exactly 0 there is no logarithm: smooth it first, as "
+                    "in lambda x: np.log(model.predict_proba(x) + 1e-3)"
+                )
+            raise
         if drawn is None:
-            v = masked_outputs(*given, **options)
-        else:
-            v = sampled_outputs(*given, drawn, **options)
-    except FloatingPointError as error:
-        if not isinstance(model, nn.Module):
-            error.add_note(
-                "Of a probability that is exactly 0 there is no logarithm: smooth it first, as in "
-                "lambda x: np.log(model.predict_proba(x) + 1e-3)"
-            )
-        raise
-    if drawn is None:
-        found = split_outputs(v, noise, tol, progress)
-    else:
-        found = sparsify_sampled(
+            return split_outputs(v, noise, tol, progress)
+        return sparsify_sampled(
             v, drawn, n, held_out=held_out, noise=noise, tol=tol, max_order=max_order,
             progress=progress,
         )  # fmt: skip
+
+    settings = (noise, tol, states, held_out, max_order, seed)
+    found = share(run, model, inputs.x, inputs.y, variables, settings)
     if names is None:
         names = getattr(variables, "words", ()) or None
     about = identity(options.get("key"), inputs, variables)

@@ -2,9 +2,12 @@
 
 import csv
 import os
+import platform
+import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import nbformat
@@ -15,7 +18,8 @@ from conftest import ROOT, small_chapter
 from test_bills import stored
 from test_cli import symgen
 
-from symgen.book import presets, sweeps
+from symgen.book import cluster as cluster_runs
+from symgen.book import notebooks, presets, runs, sweeps
 
 
 def test_sweep_runs_every_combination_and_continues(book, monkeypatch):
@@ -212,11 +216,11 @@ def test_a_run_whose_process_is_killed_is_started_once_more(book, monkeypatch):
     assert (found["status"], found["error"]) == ("failed", "its process was ended by signal 9")
 
 
-def dask_process(kind, *arguments):
+def dask_process(kind, *arguments, **variables):
     """Start a scheduler or a worker in a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", f"distributed.cli.dask_{kind}", *arguments, "--no-dashboard"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables}, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
 
@@ -231,60 +235,147 @@ if fail:
 while n == 2 and not Path("go_on").exists():
     time.sleep(0.1)
 """
+# What workers start in place of a chapter where it is only asked who runs what, and when.
+INSTEAD = """
+from symgen.book import processes, sweeps
+cell = "import sys; exec(open('cell.py').read())"
+sweeps.ended_with_us = lambda _, *words: processes.ended_with_us(cell, *words)
+"""
+CELL = """
+import os, time
+from pathlib import Path
+n = int(sys.argv[sys.argv.index("n") + 1])
+mark = Path("begun", f"{n}-{os.getpid()}")
+mark.touch()
+while n in (2, 7) and not Path(f"go_on_{n}").exists():
+    time.sleep(0.1)
+mark.rename(f"ended/{mark.name}")
+if n == 3:
+    sys.exit("failed: as told")
+print("  done in no time")
+"""
+
+
+def until(what):
+    """Wait for something, and return it."""
+    deadline = time.monotonic() + 200
+    while not (found := what()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return found
+
+
+class Cluster:
+    """A scheduler with workers, each of them a process that a test may kill."""
+
+    def __init__(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.address = f"tcp://127.0.0.1:{self.port}"
+        self.started, self.options = [], []
+        self.schedule()
+
+    def schedule(self):
+        where = ["--host", "127.0.0.1", "--port", str(self.port)]
+        self.scheduler = self._start("scheduler", *where)
+
+    def work(self, count=1, **variables):
+        own = [self.address, "--no-nanny", "--nthreads", "1", *self.options]
+        return [self._start("worker", *own, **variables) for _ in range(count)]
+
+    def _start(self, kind, *arguments, **variables):
+        self.started.append(dask_process(kind, *arguments, **variables))
+        return self.started[-1]
+
+    def sweep(self, **variables):
+        command = [sys.executable, "-m", "symgen", "sweep", "grid.yml", "--scheduler", self.address]
+        self.started.append(
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+            )
+        )  # fmt: skip
+        return self.started[-1]
+
+
+@pytest.fixture
+def cluster(book):
+    pytest.importorskip("distributed")
+    nbformat.write(small_chapter("a_first", SLOW, whole=False), book / "chapters/a_first.ipynb")
+    cluster = Cluster()
+    yield cluster
+    for process in cluster.started:
+        process.kill()
+        process.communicate()
+
+
+def kept_rows(book):
+    """The rows of the index of a sweep."""
+    return list(csv.DictReader((book / "_build/sweeps/grid/index.csv").read_text().splitlines()))
+
+
+def family(process):
+    return psutil.Process(process.pid).children(recursive=True)
 
 
 @pytest.mark.timeout(300)
-def test_a_lost_worker_and_a_failing_cell_leave_no_cell_undone(book, monkeypatch):
-    pytest.importorskip("distributed")
-    nbformat.write(small_chapter("a_first", SLOW, whole=False), book / "chapters/a_first.ipynb")
+def test_a_lost_worker_and_a_failing_cell_leave_no_cell_undone(book, cluster):
     Path("grid.yml").write_text("chapter: a_first\ncases: [{n: 2}, {n: 3, fail: true}, {n: 4}]\n")
-    address, begun = book / "scheduler.json", book / "chapters/begun"
-    command = [sys.executable, "-m", "symgen", "sweep", "grid.yml", "--scheduler"]
-    file = ["--scheduler-file", str(address)]
-    processes = [dask_process("scheduler", "--port", "0", *file)]
-
-    def until(what):
-        deadline = time.monotonic() + 200
-        while not (found := what()):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        return found
 
     def runs_of(n):
-        return [int(path.name.split("-")[1]) for path in begun.glob(f"{n}-*")]
+        return [int(p.name.split("-")[1]) for p in (book / "chapters/begun").glob(f"{n}-*")]
 
-    try:
-        until(address.exists)
-        where = until(lambda: __import__("json").loads(address.read_text() or "{}")["address"])
-        worker = [*file, "--no-nanny", "--nthreads", "1"]
-        workers = [dask_process("worker", *worker) for _ in range(2)]
-        processes += workers
-        sweep = subprocess.Popen(
-            [*command, where],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        processes.append(sweep)
-        (kernel,) = until(lambda: runs_of(2))
-        lost = next(
-            w for w in workers if kernel in {c.pid for c in psutil.Process(w.pid).children(True)}
-        )
-        family = psutil.Process(lost.pid).children(recursive=True)
-        lost.kill()
-        until(lambda: len(runs_of(2)) == 2)  # on the other one
-        (book / "chapters/go_on").touch()
-        told, _ = sweep.communicate(timeout=200)
-        _, left = psutil.wait_procs(family, timeout=20)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    workers, sweep = cluster.work(2), cluster.sweep()
+    (kernel,) = until(lambda: runs_of(2))
+    lost = next(w for w in workers if kernel in {c.pid for c in family(w)})
+    children = family(lost)
+    lost.kill()
+    until(lambda: len(runs_of(2)) == 2)  # on the other one
+    (book / "chapters/go_on").touch()
+    told, _ = sweep.communicate(timeout=200)
+    _, left = psutil.wait_procs(children, timeout=20)
     assert not left and sweep.returncode == 1, told
-    rows = list(csv.DictReader((book / "_build/sweeps/grid/index.csv").read_text().splitlines()))
+    rows = kept_rows(book)
     assert [(r["n"], r["status"]) for r in rows] == [("2", "done"), ("3", "failed"), ("4", "done")]
     assert "failed as told" in rows[1]["error"]
+
+
+@pytest.mark.timeout(300)
+def test_what_a_lost_scheduler_had_to_do_is_given_to_the_next(book, cluster):
+    Path("grid.yml").write_text(f"chapter: a_first\ngrid: {{n: {list(range(1, 13))}}}\n")
+    Path("cell.py").write_text(CELL)
+    Path("instead.py").write_text(INSTEAD)
+    cluster.options = ["--preload", str(book / "instead.py")]
+    for name in ("begun", "ended"):
+        Path(name).mkdir()
+
+    def runs_of(n, folder="begun"):
+        return [int(path.name.split("-")[1]) for path in Path(folder).glob(f"{n}-*")]
+
+    workers, sweep = cluster.work(2), cluster.sweep()
+    (begun,) = until(lambda: runs_of(2))
+    lost = next(w for w in workers if begun in {c.pid for c in family(w)})
+    children = family(lost)
+    lost.kill()
+    assert not psutil.wait_procs(children, timeout=60)[1]
+    Path("go_on_2").touch()
+    (other,) = (w for w in workers if w is not lost)
+    (begun,) = until(lambda: runs_of(7))
+    cluster.scheduler.kill()
+    other.wait(100)  # it ends with the scheduler, and what it runs with it
+    assert not psutil.pid_exists(begun)
+    cluster.schedule()
+    cluster.work(2)
+    until(lambda: len(runs_of(7)) == 2)
+    Path("go_on_7").touch()
+    told, _ = sweep.communicate(timeout=200)
+    assert sweep.returncode == 1, told
+    assert told.count("was lost") == 1 and "runs wait for a new one" in told
+    rows = kept_rows(book)
+    assert [int(r["n"]) for r in rows] == list(range(1, 13))
+    assert [r["status"] for r in rows if r["n"] != "3"] == ["done"] * 11, told
+    assert rows[2]["status"] == "failed" and "as told" in rows[2]["error"]
 
 
 def test_a_scheduler_that_does_not_answer_is_told(book, monkeypatch):
@@ -299,3 +390,49 @@ def test_a_scheduler_that_does_not_answer_is_told(book, monkeypatch):
     assert (
         result.exit_code == 2 and "no dask scheduler answers at tcp://localhost:1" in result.stderr
     )
+
+
+def stated_here(book):
+    (cell,) = sweeps.read_cells(book, Path("grid.yml"))
+    source = notebooks.sources_fingerprint(presets.read_chapter(book, "a_first"))
+    return cluster_runs.stated(source, cell.resolved)
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        (0, "and the sweep was started with version other"),
+        (1, "is version 0.1.0 with code"),
+        (3, "the cells or presets of a_first in"),
+    ],
+)
+def test_a_worker_with_other_code_refuses_in_one_sentence(book, monkeypatch, part, told):
+    """Version, code and book: what differs is said, and the sweep ends with it."""
+    Path("grid.yml").write_text("chapter: a_first\ngrid: {n: [4]}\n")
+    words = stated_here(book).split()
+    # Of other files the code may still be the same: comments, or another layout.
+    words[2] = "other"
+    options = ["a_first", "-p", "n", "4", "--billed", "--wanted"]
+    monkeypatch.setattr(runs, "execute", lambda *_: runs.Outcome("done", Path("x"), "done in 1 s"))
+    assert symgen("run", *options, " ".join(words)).exit_code == 0
+    words[part] = "other"
+    result = symgen("run", *options, " ".join(words))
+    assert result.exit_code == cluster_runs.EXIT and told in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    code = f"import sys; sys.stderr.write({result.stderr!r}); sys.exit({result.exit_code})"
+    monkeypatch.setattr(sweeps, "ended_with_us", lambda *_: [sys.executable, "-c", code])
+    found = Future()
+    found.set_result(sweeps._run_one([], str(book), {}))
+    with pytest.raises(presets.BookError, match=f"^{platform.node()}: .*{told[:20]}"):
+        cluster_runs._result(found)
+
+
+def test_a_worker_without_the_folder_or_without_symgen_is_told(book):
+    found = Future()
+    found.set_result(sweeps._run_one([], str(book / "elsewhere"), {}))
+    with pytest.raises(presets.BookError, match="elsewhere, where the sweep was started"):
+        cluster_runs._result(found)
+    found = Future()
+    found.set_exception(ModuleNotFoundError("No module named 'symgen'"))
+    with pytest.raises(presets.BookError, match="it has no symgen, or that of another version"):
+        cluster_runs._result(found)
