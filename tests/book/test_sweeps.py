@@ -18,8 +18,7 @@ from conftest import ROOT, small_chapter
 from test_bills import stored
 from test_cli import symgen
 
-from symgen.book import cluster as cluster_runs
-from symgen.book import notebooks, presets, runs, sweeps
+from symgen.book import cluster as cluster_runs, notebooks, presets, runs, sweeps
 
 
 def test_sweep_runs_every_combination_and_continues(book, monkeypatch):
