@@ -40,6 +40,34 @@ def sources_fingerprint(notebook: nbformat.NotebookNode) -> str:
     return fingerprint([c.source for c in own_code(notebook)])
 
 
+def same_work(executed: nbformat.NotebookNode, source: nbformat.NotebookNode) -> bool:
+    """Return whether a chapter that ran has today's code cells, and had today's parameters.
+
+    The text of the parameters' cell does not count: a default that the run had replaced by a value
+    of its preset may be another by now.
+    """
+    given = executed.metadata.get("symgen", {}).get("parameters", {})
+    ran, today = (
+        ([c.source for c in own_code(x) if not has_tag(c, "parameters")], defaults(x) | given)
+        for x in (executed, source)
+    )
+    return ran == today
+
+
+def defaults(notebook: nbformat.NotebookNode) -> dict[str, Any]:
+    """Return the parameters of a notebook and their defaults, from its cell tagged `parameters`.
+
+    What is no plain assignment of a value is passed over: running the cell tells what is wrong.
+    """
+    found = {}
+    tagged = [c.source for c in notebook.cells if has_tag(c, "parameters")]
+    with contextlib.suppress(SyntaxError, ValueError):
+        for node in ast.parse("\n".join(tagged)).body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                found[node.targets[0].id] = ast.literal_eval(node.value)
+    return found
+
+
 def chapter_code(notebook: nbformat.NotebookNode) -> str:
     """Return the fingerprint of those modules of symgen that a chapter depends on."""
     cells = [c.source for c in own_code(notebook)]
@@ -133,11 +161,12 @@ def refresh(executed: nbformat.NotebookNode, source: nbformat.NotebookNode):
     Text may change without a run, so that a slip of the pen costs no hour on a GPU. The
     outputs, the injected parameters and the metadata are the run's.
     """
-    if sources_fingerprint(executed) != sources_fingerprint(source):
+    if not same_work(executed, source):
         return None
     fresh = copy.deepcopy(source)
     for cell, ran in zip(own_code(fresh), own_code(executed), strict=True):
         cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
+        cell.source = ran.source
     injected = [c for c in executed.cells if has_tag(c, "injected-parameters")]
     cells = []
     for cell in fresh.cells:

@@ -1,6 +1,5 @@
 """What is asked for: a book, its chapters, a preset, and the parameters of a run."""
 
-import ast
 import contextlib
 import json
 import re
@@ -12,7 +11,7 @@ import nbformat
 import yaml
 
 from symgen.book.layout import book_above
-from symgen.book.notebooks import UNREADABLE, has_tag
+from symgen.book.notebooks import UNREADABLE, defaults
 from symgen.book.parameters import check_parameters
 from symgen.fingerprints import BOOK
 from symgen.literal import nearest
@@ -148,20 +147,6 @@ def read_preset(book: Path, name: str) -> dict[str, dict]:
                 f"{path} must hold, under {chapter}, parameters like `n: 10`, and holds {values!r}"
             )
     return preset
-
-
-def defaults(notebook: nbformat.NotebookNode) -> dict[str, Any]:
-    """Return the parameters of a notebook and their defaults, from its cell tagged `parameters`.
-
-    What is no plain assignment of a value is passed over: running the cell tells what is wrong.
-    """
-    found = {}
-    tagged = [c.source for c in notebook.cells if has_tag(c, "parameters")]
-    with contextlib.suppress(SyntaxError, ValueError):
-        for node in ast.parse("\n".join(tagged)).body:
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                found[node.targets[0].id] = ast.literal_eval(node.value)
-    return found
 
 
 # The types that do where a default has a type.

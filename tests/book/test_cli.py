@@ -826,6 +826,27 @@ def test_verify_lists_old_editions_without_failing(stored):
     assert "older than the code: cpu/a_first" in result.output
 
 
+def test_a_default_that_a_preset_replaces_makes_none_of_its_pages_stale(stored):
+    symgen("run", "a_first", "--preset", "cpu", "--store")
+    chapter = stored / "chapters/a_first.ipynb"
+    given = json.loads((stored / "data/editions/cpu/a_first.ipynb").read_text())
+    given = given["metadata"]["symgen"]["parameters"]
+    cell = next(
+        c for c in json.loads(chapter.read_text())["cells"] if "parameters" in str(c["metadata"])
+    )
+    replaced = next(k for k in given if k != "preset")
+    line = next(x for x in "".join(cell["source"]).splitlines() if x.startswith(f"{replaced} ="))
+    change(chapter, line, f"{replaced} = 123  # another")
+    told = symgen("verify").output
+    assert "stale: a_first" in told and "older than the code: cpu/a_first" not in told
+    kept = next(x for x in "".join(cell["source"]).splitlines() if x.split(" =")[0] not in given
+                and " =" in x)  # fmt: skip
+    change(chapter, kept, f"{kept.split(' =')[0]} = 321")
+    assert (
+        "older than the code: cpu/a_first: its code cells were changed" in symgen("verify").output
+    )
+
+
 def test_cache_lists_and_clears(book, monkeypatch, tmp_path):
     from symgen import storage as provenance
 

@@ -26,6 +26,7 @@ def results(*rows):
 def test_each_claim_is_one_line_with_its_verdict_value_and_page():
     effects = pd.DataFrame(
         [("width", 4, 16, "power", "first", 0.05, 0.03, 0.07, 12),
+         ("width", 4, 16, "lift", "first", 0.02, -0.01, 0.05, 12),
          ("width", 4, 16, "power", "then", 0.9, 0.8, 1.0, 12)],
         columns=["factor", "least", "most", "quantity", "change", "value", "low95", "high95",
                  "pairs"],
@@ -46,8 +47,10 @@ def test_each_claim_is_one_line_with_its_verdict_value_and_page():
     assert HELD["low_orders"] in first and "not tested" in first and "nan" not in first
     assert "a &lt;b&gt;" in first and "[more](02)" in first
     assert "+0.30 [+0.20, +0.40], then -0.10 [-0.20, -0.05]" in second
-    assert "; margin 0.02; main; 8 trainings;" in second and "texts" not in second
-    assert "changes by +0.05 [+0.03, +0.07] with width of 16 in place of 4: see" in when
+    assert "; margin 0.02; main; 8 trainings; shown in 1 of 2 settings;" in second
+    assert "texts" not in second
+    assert "changes by +0.05 [+0.03, +0.07] (above chance +0.02 [-0.01, +0.05]) with" in when
+    assert "width of 16 in place of 4: see" in when
     assert "0.9" not in when
 
 
@@ -64,7 +67,8 @@ def test_the_map_counts_before_a_single_setting():
     )
     assert "undecided</span>" in told and "shown</span>" not in told
     counted, beside = told.split("; [one case](03), ")
-    assert "+0.10" in counted and "24 cells, on average; in 2 of 3 alone" in counted
+    assert "+0.10" in counted and "24 cells, on average; alone, of 3 cells: shown in 2" in counted
+    assert "absent or opposite in 1" in counted
     assert "+0.30" not in counted and "[more](when)" in beside and "+0.70" not in told
     assert beside.startswith("8 trainings: shown, +0.30 [+0.20, +0.40], then -0.10 [-0.20, -0.05];")
 
@@ -76,6 +80,13 @@ def test_a_setting_in_which_nothing_could_be_tested_comes_last():
     )  # fmt: skip
     told = held(results(*rows), pd.DataFrame(), CELLS)
     assert "; y; 3 trainings" in told and "not tested" not in told
+
+
+def test_of_several_settings_the_one_with_most_trainings_is_told():
+    few = ("04", "removal_gap", "few", 0.5, 0.4, 0.6, 4, "trainings", "shown")
+    many = ("04", "removal_gap", "many", 0.1, 0.0, 0.2, 8, "trainings", "undecided")
+    told = held(results(few, many), pd.DataFrame(), CELLS)
+    assert "many; 8 trainings; shown in 1 of 2 settings" in told and "+0.50" not in told
 
 
 def test_what_an_undecided_claim_may_still_be_is_said():
@@ -113,10 +124,11 @@ def test_the_answer_sorts_each_claim_once_by_its_largest_preset():
     table = table.assign(statement=table["claim"].map(texts), chapter="02")
     table = table.assign(value=1.0, low95=range(len(table)), high95=9.0, page="03")
     table["open"] = table["claim"].map({"f": "absent or opposite"}).fillna("")
+    table["paper_value"] = table["claim"].map({"d": "not tested in the paper"}).fillna("for all")
     page, rows = answer(table)
     everywhere, some, no, unknown = ANSWERS
     assert rows["answer"].tolist() == [everywhere, some, no, unknown, unknown, no]
-    assert rows["control"].tolist() == [False, True, False, False, False, False]
+    assert rows["control"].tolist() == [False, True, False, True, False, False]
     assert rows["shown"].tolist() == [2, 1, 0, 0, 0, 0]
     assert rows["settings"].tolist() == [2, 2, 2, 1, 0, 1]
     assert rows["preset"].tolist()[:4] == ["cpu", "quick", "quick", "cpu"]
@@ -134,7 +146,7 @@ def test_what_two_pages_measured_alike_counts_once():
              ("power", "cpu", "y", "absent", 0.2)]  # fmt: skip
     table = pd.DataFrame(found, columns=["claim", "preset", "setting", "verdict", "value"])
     table = table.assign(low95=0.1, high95=0.4, place="Fig. 2", statement="A", chapter="03")
-    table = table.assign(page="03", open="")
+    table = table.assign(page="03", open="", paper_value="for all")
     _, rows = answer(table)
     assert rows[["shown", "settings"]].to_numpy().tolist() == [[1, 2]]
     assert rows["answer"].item() == [*ANSWERS][1]

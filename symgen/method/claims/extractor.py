@@ -32,9 +32,10 @@ def extractor_count(trainings: Pairs) -> Judgement:
 
     More than with the exact split of the same outputs. Falls are shares of the mean N before
     training by the same extractor. The lowest point lies between the first and the last checkpoint;
-    it is picked on one half of the samples and measured on the other, both ways round. A training
-    counts as one number, the mean difference over its samples; of a single training, samples are
-    what is repeated. Differences up to 0.05 count as none.
+    it is picked on one half of the samples and measured on the other, both ways round; where N is
+    higher there than before training, its fall is 0. A training counts as one number, the mean
+    difference over its samples; of a single training, samples are what is repeated. Differences up
+    to 0.05 count as none.
     """
 
     measure = "fall of N: published less exact"
@@ -68,9 +69,10 @@ def extractor_chance(trainings: Pairs) -> Judgement:
     """Up to the peak of H, its chance level rises by more with the published procedure.
 
     More than with the exact split of the same outputs: a rise of H that relabelled variables share
-    is none of what networks have in common. The peak is that of H, as in the rule for its rise. A
-    training counts as one number, the mean difference over its samples; of a single training,
-    samples are what is repeated. Differences up to 0.02 count as none.
+    may be of orders and signs that both have learned, and not of which variables interact. The peak
+    is that of H, as in the rule for its rise. A training counts as one number, the mean difference
+    over its samples; of a single training, samples are what is repeated. Differences up to 0.02
+    count as none.
     """
 
     def rise(dynamics: Dynamics) -> Tensor:
@@ -81,7 +83,9 @@ def extractor_chance(trainings: Pairs) -> Judgement:
 
 
 def _fall(dynamics: Dynamics) -> Tensor:
-    return -dynamics.turn("count", -1)[0] / dynamics.curves["count"][:, 0].mean()
+    fall = -dynamics.turn("count", -1)[0] / dynamics.curves["count"][:, 0].mean()
+    # An N that only rises has not fallen by less than nothing.
+    return fall if fall.nanmean() > 0 else 0 * fall
 
 
 def _plain(measure: str, margin: float, values: Tensor, unit: str = "1") -> Contrast:
