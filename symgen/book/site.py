@@ -230,7 +230,7 @@ def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:
         if cell.cell_type == "markdown" and cell.source.startswith("# "):
             title, _, rest = cell.source.partition("\n")
             title = f"# {_number(name)}{title.removeprefix('# ')}"
-            about = _failure(failed, page) + _summary(book, name, page)
+            about = _failure(failed, page) + _summary(book, name, page, own)
             cell.source = f"{title}\n\n{about}\n\n{rest}"
             break
     return page
@@ -264,7 +264,7 @@ def _failure(failed: Path | None, page: nbformat.NotebookNode) -> str:
     )
 
 
-def _summary(book: Path, name: str, page: nbformat.NotebookNode) -> str:
+def _summary(book: Path, name: str, page: nbformat.NotebookNode, own: nbformat.NotebookNode) -> str:
     """Return the line that says what produced a page; parameters of its preset stand in a cell."""
     about, record = page.metadata.get("symgen"), notebooks.provenance_record(page)
     if not about:
@@ -282,7 +282,7 @@ def _summary(book: Path, name: str, page: nbformat.NotebookNode) -> str:
     if record:  # the same numbers as in the table at the end of the page
         parts += [plain(record["device"]), f"{record['seconds']:.1f} s"]
         parts.append(f"code fingerprint {plain(record['code'])}")
-    if problems(page, read_chapter(book, name)):
+    if problems(page, own):
         parts.append("<em>made before a later change of the code</em>")
     return f'<p class="edition">{" · ".join(parts)}</p>'
 

@@ -29,10 +29,10 @@ def push(found: Interactions, place: str, name: str = "interactions") -> None:
         True
     """
     file = _file(name)
-    if is_path(place):
-        folder = working_folder() / Path(place).expanduser()
+    if folder := _folder(place):
         folder.mkdir(parents=True, exist_ok=True)
-        return found.save(folder / file)
+        found.save(folder / file)
+        return
     from huggingface_hub import HfApi
 
     hub = HfApi()
@@ -43,7 +43,6 @@ def push(found: Interactions, place: str, name: str = "interactions") -> None:
             path_or_fileobj=Path(folder) / file, path_in_repo=file, repo_id=place,
             repo_type="dataset",
         )  # fmt: skip
-    return None
 
 
 def pull(place: str, name: str = "interactions", revision: str | None = None) -> Interactions:
@@ -59,9 +58,7 @@ def pull(place: str, name: str = "interactions", revision: str | None = None) ->
         ValueError: for a file that holds something else.
     """
     file = _file(name)
-    local = working_folder() / Path(place).expanduser() if is_path(place) else None
-    folder = local or local_folder(place, revision)
-    if folder is not None:
+    if folder := _folder(place) or local_folder(place, revision):
         return Interactions.load(folder / file)
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError
@@ -71,6 +68,11 @@ def pull(place: str, name: str = "interactions", revision: str | None = None) ->
     except (OSError, HfHubHTTPError, ValueError) as error:
         raise unavailable(place, "data set", file, error) from error
     return Interactions.load(path)
+
+
+def _folder(place: str) -> Path | None:
+    """Return the folder that a place is the path of, which need not be there; None for an id."""
+    return working_folder() / Path(place).expanduser() if is_path(place) else None
 
 
 def _file(name: str) -> str:
