@@ -144,6 +144,13 @@ def test_falls_of_n_are_shares_of_each_extractors_own_start():
     assert abs(one.value.mean) < 0.05
 
 
+def test_an_n_that_only_rises_has_a_fall_of_nothing():
+    rising = {**FLAT, "count": torch.tensor([20.0, 40, 60, 80, 100])}
+    half = {**FLAT, "count": torch.tensor([40.0, 30, 20, 25, 30])}
+    (one,) = claims.extractor_scale(simulated(0, 50, exact=rising, theirs=half)).contrasts
+    assert abs(one.value.mean - 0.5) < 0.05
+
+
 def test_a_single_training_says_that_it_speaks_of_no_other():
     judged = claims.extractor_orders(simulated(0, 1, exact=EXACT, theirs=THEIRS))
     assert (judged.verdict, judged.samples, judged.unit) == ("shown", 20, "samples")
