@@ -10,7 +10,8 @@ from symgen.method.statistics import Interval
 
 #: Claims to their words on the landing page, in its order.
 HELD = {
-    "low_orders": "Above chance, simple interactions generalize better than complex ones.",
+    "low_orders": "Simple interactions generalize better than complex ones.",
+    "low_orders_above_chance": "So does what of them lies above chance (control of ours).",
     "untrained_baseline": "Trained networks share more of what a network has learned than "
     "untrained ones do.",
     "power": "The generalization power first rises, then falls.",

@@ -194,22 +194,39 @@ def _of_rule(
 
 
 def rule_transfer(
-    inter: Interactions, g: Share, rule: Float[Tensor, "sample state"]
+    target: Interactions,
+    baselines: Sequence[Interactions],
+    rule: Float[Tensor, "sample state"],
+    draws: int = 20,
+    seed: int = 0,
 ) -> dict[str, Float[Tensor, "sample"]]:
     """Return how well transfer tells what is of a known rule, weighted by salient strength.
 
     An interaction is of the rule where all its variables are such that the rule depends on them.
 
     Args:
-        inter: of a network that was trained on what the rule labels.
-        g: their transfer.
+        target: interactions of a network that was trained on what the rule labels.
+        baselines: those of its baseline networks.
         rule: what the rule gives on the same masked states.
+        draws, seed: of the random relabellings.
 
     Returns:
         "precision", the share of what transfers that is of the rule, and "base", that share of all;
         "recall", the share of what is of the rule that transfers, and "false", that share of the
-        rest. NaN where there is nothing of the kind.
+        rest. And each but "base" once more as "NAME by chance", its mean when the variables of the
+        baselines are relabelled at random, all alike. NaN where there is nothing of the kind.
     """
+    found = _rule_shares(target, transfer(target, baselines), rule)
+    generator, lucky = torch.Generator().manual_seed(seed), []
+    for _ in range(draws):
+        labels = torch.randperm(target.n, generator=generator).tolist()
+        g = transfer(target, [b.relabelled(labels) for b in baselines])
+        lucky.append(_rule_shares(target, g, rule))
+    means = {k: torch.stack([x[k] for x in lucky]).nanmean(0) for k in found if k != "base"}
+    return found | {f"{k} by chance": x for k, x in means.items()}
+
+
+def _rule_shares(inter: Interactions, g: Share, rule: Tensor) -> dict[str, Tensor]:
     used, within = _of_rule(rule)
     size = (inter.effects.abs() * torch.stack(inter.salient(), -2)).cpu()
     kept = size * torch.stack(g, -2).cpu()
@@ -230,9 +247,8 @@ def planted_transfer(study: Study) -> dict[str, Float[Tensor, "sample"]]:
     """Return the `rule_transfer` of a study of "planted-sentiment", whose rule is known."""
     chosen, spans = study.drawn()
     texts = [chosen.show(i) for i in range(len(chosen))]
-    target, baselines = study.interactions()
     rule = planted_outputs(texts, spans.words, chosen.y)
-    return rule_transfer(target, transfer(target, baselines), rule)
+    return rule_transfer(*study.interactions(), rule, seed=study.seed)
 
 
 def rule_table(

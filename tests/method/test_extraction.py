@@ -186,12 +186,30 @@ def test_transfer_is_held_against_the_variables_of_a_rule():
     inter = Interactions.from_moebius(and_or_outputs(effects, torch.zeros_like(effects)))
     kept = torch.zeros(1, 16).double()
     kept[0, [1, 4]] = 1.0
-    found = extraction.rule_transfer(inter, (kept, torch.zeros_like(kept)), rule)
-    shares = {k: float(x) for k, x in found.items()}
+    baseline = Interactions.from_moebius(and_or_outputs(kept, torch.zeros_like(kept)))
+    found = extraction.rule_transfer(inter, [baseline], rule)
     expected = {"precision": 3 / 5, "base": 4 / 10, "recall": 3 / 4, "false": 2 / 6}
-    assert shares == pytest.approx(expected)
-    nothing = extraction.rule_transfer(inter, (kept, kept), torch.zeros_like(rule))
+    assert {k: float(found[k]) for k in expected} == pytest.approx(expected)
+    nothing = extraction.rule_transfer(inter, [baseline], torch.zeros_like(rule))
     assert all(x.isnan().all() for x in nothing.values())
+
+
+def test_a_planted_rule_is_held_against_relabelled_baselines():
+    """Target and baseline are the same: all transfers, and of relabelled ones what can be counted.
+
+    A single variable keeps its label in one of four cases; a pair of four variables is met by
+    itself or by the other pair in two of six.
+    """
+    effects, zero = torch.zeros(1, 16).double(), torch.zeros(1, 16).double()
+    effects[0, [0b0001, 0b0011, 0b1100]] = torch.tensor([3.0, 1.0, 2.0]).double()
+    inter = Interactions.from_moebius(and_or_outputs(effects, zero))
+    rule = and_or_outputs(effects.index_fill(1, torch.tensor([0b1100]), 0.0), zero)
+    found = extraction.rule_transfer(inter, [inter], rule, draws=600)
+    found = {k: float(x) for k, x in found.items()}
+    assert (found["recall"], found["false"]) == (1, 1)
+    assert found["precision"] == pytest.approx(found["base"])
+    assert found["recall by chance"] == pytest.approx((3 / 4 + 1 / 3) / 4, abs=0.04)
+    assert found["false by chance"] == pytest.approx(1 / 3, abs=0.06)
 
 
 def test_mask_values_are_compared_with_the_first():

@@ -216,7 +216,8 @@ PHASES = {"power": [0.3, 0.4, 0.6, 0.55, 0.5, 0.45], "count": [40.0, 30.0, 15.0,
         (claims.gap, {**PHASES, "gap": [0.0, 0.1, 0.2, 0.6, 1.0, 1.5]}),
         (claims.untrained_baseline, {}),
         (claims.other_class, {}),
-        (claims.low_orders, {"ends": {"lift_low": 0.4, "lift_above_low": 0.25}}),
+        (claims.low_orders, {"power_low": [0.5] * 6, "power_high": [0.45] * 5 + [0.35]}),
+        (claims.low_orders_above_chance, {"ends": {"lift_low": 0.4, "lift_above_low": 0.25}}),
     ],
 )
 def test_eight_trainings_show_what_is_planted(rule, truth):
@@ -247,12 +248,27 @@ def test_false_alarms_of_nulls_are_rare(rule):
     assert rule(without).verdict == "not tested"
 
 
-def test_false_alarms_of_low_orders_over_trainings_are_rare():
-    even = {"lift_low": 0.3, "lift_above_low": 0.3}
-    found = collections.Counter(
-        claims.low_orders(Simulated(seed=seed, ends=even)).verdict for seed in range(300)
-    )
+@pytest.mark.parametrize(
+    ("rule", "even"),
+    [
+        (claims.low_orders, {"power_low": [0.3] * 6, "power_high": [0.3] * 6}),
+        (claims.low_orders_above_chance, {"ends": {"lift_low": 0.3, "lift_above_low": 0.3}}),
+    ],
+)
+def test_false_alarms_of_low_orders_over_trainings_are_rare(rule, even):
+    found = collections.Counter(rule(Simulated(seed=seed, **even)).verdict for seed in range(300))
     assert found["shown"] + found["opposite"] <= 15, found
+
+
+def test_a_lead_of_low_orders_that_was_there_before_training_is_told():
+    """The claim is about the end; a page says how much of it the untrained network has."""
+    judged = claims.low_orders(
+        Simulated(spread=0.001, power_low=[0.5] * 6, power_high=[0.2] * 5 + [0.1])
+    )
+    assert judged.verdict == "shown" and "+0.30 [" in judged.note
+    assert judged.contrasts[0].value.mean == pytest.approx(0.4, abs=0.01)
+    reverse = Simulated(power_low=[0.1] * 6, power_high=[0.4] * 6)
+    assert claims.low_orders(reverse).verdict == "opposite"
 
 
 def test_a_falling_chance_level_is_no_fall_above_chance():

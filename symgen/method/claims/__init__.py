@@ -27,7 +27,12 @@ from symgen.method.claims.judgement import (
     verdicts,
 )
 from symgen.method.claims.language import llm_low_orders, sft_high, sft_low, sft_phase, sft_share
-from symgen.method.claims.orders import low_orders, rule_precision, rule_recall
+from symgen.method.claims.orders import (
+    low_orders,
+    low_orders_above_chance,
+    rule_precision,
+    rule_recall,
+)
 from symgen.method.claims.penalty import penalty_accuracy, penalty_control, penalty_power
 from symgen.method.claims.phases import (
     count,
@@ -78,6 +83,7 @@ __all__ = [
     "llm_low_orders",
     "llm_matching",
     "low_orders",
+    "low_orders_above_chance",
     "matching",
     "other_class",
     "penalty_accuracy",
