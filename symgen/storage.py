@@ -1,6 +1,7 @@
 """Files that nobody ever sees half written, and the cache of results that is made of them."""
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -186,23 +187,28 @@ def cached(
         key: everything that matters to the result; see `fingerprint` for what it may hold.
         compute: called without arguments when nothing whole is stored.
         keep: whether the result is to come with the book, where `SYMGEN_KEEP` asks for that. The
-            key's entry ``code`` tells then when it is out of date.
+            key's entry ``code`` tells then when it is out of date. Where `SYMGEN_CARRY` asks for
+            that, a result of older code is taken over once another one, alike but for its seed,
+            was computed anew and is the same to the last bit.
     """
-    name = f"{fingerprint(key)}.safetensors"
-    path, kept = cache_folder() / kind / name, KEPT / kind / name
+    path, place = _places(kind, key)
+    code = {"code": key["code"]} if "code" in key else {}
+    older = fetch(place) if keep else None
     keep = keep and bool(os.environ.get("SYMGEN_KEEP"))
-    for place in (path, kept):
-        if (found := fetch(place)) is not None:
-            if keep and place != kept:
-                _keep(kept, *found)
-            return dict(sorted(found[0].items()))
+    if (found := fetch(path)) is None and older and _current(older[1], key):
+        found = older
+    if found is None and keep and older and os.environ.get("SYMGEN_CARRY"):
+        found = _carried(kind, key, older)
+    if found is not None:
+        if keep and not (older and _current(older[1], key)):
+            store(place, *_with_family(key, *found, older))
+        return dict(sorted(found[0].items()))
     started = time.perf_counter()
     # In the order in which they are read again.
     tensors = dict(sorted(compute().items()))
-    info = {"kind": kind, "seconds": round(time.perf_counter() - started, 3)}
-    info |= {"code": key["code"]} if "code" in key else {}
+    info = {"kind": kind, "seconds": round(time.perf_counter() - started, 3), **code}
     if keep:
-        _keep(kept, tensors, info)
+        store(place, *_with_family(key, tensors, info, older))
     try:
         store(path, tensors, info)
     except (OSError, SafetensorError) as error:
@@ -215,14 +221,68 @@ def cached(
     return tensors
 
 
-def _keep(path: Path, tensors: Mapping[str, torch.Tensor], info: Mapping) -> None:
-    """Store a result where it comes with the book, in place of those of other code."""
-    store(path, tensors, info)
-    for other in path.parent.glob("*.safetensors"):
+def is_stored(kind: str, key: Mapping) -> bool:
+    """Return whether `cached` would find a result under a key; no tensors are read."""
+    path, place = _places(kind, key)
+    with contextlib.suppress(OSError, ValueError):
+        return path.exists() or _current(fetch_info(place), key)
+    return False
+
+
+def _places(kind: str, key: Mapping) -> tuple[Path, Path]:
+    """Return where a result lies in the cache, and where it would come with the book."""
+    # There its place stays when the code is changed, so that old and new can be compared.
+    lasting = {k: v for k, v in key.items() if k != "code"}
+    names = (f"{fingerprint(each)}.safetensors" for each in (key, lasting))
+    return cache_folder() / kind / next(names), KEPT / kind / next(names)
+
+
+def _current(info: Mapping, key: Mapping) -> bool:
+    return info.get("code") == key.get("code")
+
+
+def _family(value: Any) -> Any:
+    """Return a key without its seeds, at any depth, and without the code."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if not isinstance(value, Mapping):
+        return value
+    return {k: _family(x) for k, x in value.items() if k != "seed"}
+
+
+def _with_family(
+    key: Mapping, tensors: Mapping[str, torch.Tensor], info: Mapping, older: tuple | None
+) -> tuple[Mapping, dict]:
+    """Return a result and what to say of it in `KEPT`: older code that gave the same, too."""
+    said = {**info, "family": fingerprint(_family({k: v for k, v in key.items() if k != "code"}))}
+    if older and not said.get("carried") and _same(tensors, older[0]):
+        known = {*older[1].get("same_as", ()), older[1].get("code")} - {info.get("code")}
+        said["same_as"] = sorted(filter(None, known))
+    return tensors, said
+
+
+def _same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    """Return whether results agree to the last bit; what is no number agrees with its like."""
+    return one.keys() == other.keys() and all(
+        x.dtype == other[k].dtype and x.shape == other[k].shape and _bytes(x) == _bytes(other[k])
+        for k, x in one.items()
+    )
+
+
+def _bytes(x: torch.Tensor) -> bytes:
+    return x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _carried(kind: str, key: Mapping, older: tuple[dict, dict]) -> tuple[dict, dict] | None:
+    """Return a result of older code as one of today's, where its like was found the same."""
+    family = fingerprint(_family({k: v for k, v in key.items() if k != "code"}))
+    for path in sorted((KEPT / kind).glob("*.json")):
         with contextlib.suppress(OSError, ValueError):
-            if fetch_info(other).get("code") != info.get("code"):
-                other.unlink(missing_ok=True)
-                other.with_suffix(".json").unlink(missing_ok=True)
+            said = fetch_info(path)
+            alike = said.get("family") == family and _current(said, key)
+            if alike and older[1].get("code") in said.get("same_as", ()):
+                return older[0], {**older[1], "code": key["code"], "carried": True}
+    return None
 
 
 def sha256(path: Path) -> str:

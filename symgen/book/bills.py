@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import nbformat
 
 from symgen.book import processes
+from symgen.book.editions import edition_folder
 from symgen.book.parameters import DATASETS, NETWORKS
 from symgen.book.presets import defaults, read_chapter
 from symgen.book.work import BATCH, Piece, growth, pieces
@@ -79,7 +81,9 @@ def bills(
             found.append(Bill(chapter, *NOTHING, "timed below"))
             counted[number] = work
         else:
-            found.append(_scaled(chapter, own, parameters))
+            path = edition_folder(book, parameters["preset"]) / f"{chapter}.ipynb"
+            ran = [own, *([nbformat.read(path, as_version=4)] if path.is_file() else [])]
+            found.append(_scaled(chapter, ran, parameters))
     if counted:
         for number, row in _timed(counted, cores or processes.cores()).items():
             found[number] = Bill(found[number].chapter, *row)
@@ -143,36 +147,48 @@ def _training(piece: Piece, speed: Any) -> tuple[float, float, float]:
 
 
 def _stored(piece: Piece) -> dict[str, bool]:
-    """Return the name under which each training of a piece is stored as a whole; whether it is."""
+    """Return what identifies each training of a piece, and whether it is stored as a whole."""
     if not piece.whole or piece.study["dataset"] not in DATASETS:
         return {}
     from symgen.fingerprints import code_fingerprint, fingerprint
     from symgen.method import trainings
-    from symgen.storage import KEPT, cache_folder
+    from symgen.storage import is_stored
 
     found = {}
     for study in trainings.seeded(trainings.Study.of(piece.study), piece.trainings):
         without = trainings.never_run(study)
         code = code_fingerprint(trainings.measure, trainings.Study, without=without)
-        name = f"trainings/{fingerprint({**study.key, 'code': code})}.safetensors"
-        found[name] = any((folder / name).exists() for folder in (cache_folder(), KEPT))
+        key = {**study.key, "code": code}
+        found[fingerprint(key)] = is_stored("trainings", key)
     return found
 
 
-def _scaled(chapter: str, own: Any, parameters: Mapping[str, Any]) -> Bill:
-    """Return the bill of a chapter from what its stored execution has taken."""
-    about, before = own.metadata.get("symgen"), defaults(own)
-    if not about or "seconds" not in about:
-        return Bill(chapter, *NOTHING, "not known: it has no stored execution")
-    named = [k for k in ("network", "model", "dataset") if parameters.get(k) != before.get(k)]
-    if named:
-        return Bill(chapter, *NOTHING, f"not known: another {' and '.join(named)}")
-    factors = growth({**before, **about["parameters"]}, parameters)
-    # Not all of it grows with each of them.
-    told = "".join(f" x {v:.3g} ({k})" for k, v in factors.items())
-    basis = f"stored {about['seconds']:.0f} s{told}, at most" if told else "its stored execution"
-    host = about.get("memory", {}).get("host", 0) * 2**20
-    return Bill(chapter, about["seconds"] * math.prod(factors.values()), 0.0, host, 0.0, basis)
+def _scaled(
+    chapter: str, ran: Iterable[nbformat.NotebookNode], parameters: Mapping[str, Any]
+) -> Bill:
+    """Return the bill of a chapter from what the last of its stored executions has taken.
+
+    Where that was of other data or another model, the one before counts.
+    """
+    row = Bill(chapter, *NOTHING, "not known: it has no stored execution")
+    for one in ran:
+        about, before = one.metadata.get("symgen"), defaults(one)
+        if not about or "seconds" not in about:
+            continue
+        before |= about["parameters"]
+        named = [k for k in ("network", "model", "dataset") if parameters.get(k) != before.get(k)]
+        if named:
+            if row.seconds is None:
+                told = f"not known: another {' and '.join(named)}"
+                row = Bill(chapter, *NOTHING, told)
+            continue
+        factors = growth(before, parameters)
+        # Not all of it grows with each of them.
+        told = "".join(f" x {v:.3g} ({k})" for k, v in factors.items())
+        basis = f"stored {about['seconds']:.0f} s{told}, at most" if told else "its stored execution"
+        host = about.get("memory", {}).get("host", 0) * 2**20
+        row = Bill(chapter, about["seconds"] * math.prod(factors.values()), 0.0, host, 0.0, basis)
+    return row
 
 
 def total(rows: Iterable[Bill]) -> float:

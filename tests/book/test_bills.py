@@ -75,7 +75,8 @@ def test_a_training_has_as_many_extractions_as_are_counted(monkeypatch):
     assert len(counted) == piece.extracted
     # Stored now, so it costs nothing; one more seed does.
     assert list(bills._stored(piece._replace(trainings=2)).values()) == [True, False]
-    assert all((cache_folder() / name).exists() for name in bills._stored(piece))
+    stored = cache_folder() / "trainings"
+    assert all((stored / f"{name}.safetensors").exists() for name in bills._stored(piece))
 
 
 def test_trainings_are_spread_over_cores_shared_by_chapters_and_free_where_stored(monkeypatch):
@@ -114,6 +115,25 @@ def test_other_chapters_are_scaled_from_their_stored_execution(book):
     assert bill_of(book, dataset="other")[0].basis == "not known: another dataset"
     stored(book, 30.0, {"n": 4})
     assert bill_of(book)[0].seconds == 15.0
+
+
+def test_what_a_presets_own_execution_has_taken_counts_before_that_of_quick(book):
+    stored(book, 30.0, {})
+    (book / "chapters/presets/cpu.yml").write_text("a_first: {rate: 0.9, n: 6}\n")
+
+    def bill():
+        given = presets.resolve(book, "a_first", "cpu", {})
+        return bills.bills(book, [("a_first", given, True)])[0]
+
+    assert (bill().seconds, bill().basis) == (240.0, "stored 30 s x 8 (n), at most")
+    executed = small_chapter("a_first")
+    executed.metadata["symgen"] = {
+        "fingerprint": "y", "preset": "cpu", "seconds": 900.0, "memory": {},
+        "parameters": {"rate": 0.9, "n": 6},
+    }  # fmt: skip
+    (book / "data/editions/cpu").mkdir(parents=True)
+    nbformat.write(executed, book / "data/editions/cpu/a_first.ipynb")
+    assert (bill().seconds, bill().basis) == (900.0, "its stored execution")
 
 
 def test_what_is_unchanged_costs_nothing(book):

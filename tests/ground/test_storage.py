@@ -338,3 +338,61 @@ def test_what_killed_writers_left_is_deleted_after_a_day(tmp_path):
     with atomic(tmp_path / "c") as temporary:
         temporary.write_text("whole")
     assert sorted(tmp_path.iterdir()) == sorted([fresh, *foreign, tmp_path / "c"])
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """Results that come with a book, as one of its authors makes them, with no cache to help."""
+    monkeypatch.setattr(storage, "KEPT", tmp_path / "kept")
+    monkeypatch.setenv("SYMGEN_KEEP", "1")
+    made = []
+
+    def get(seed, code, value=None, other="a"):
+        monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / f"cache{len(os.listdir(tmp_path))}"))
+        key = {"study": {"seed": seed, "other": other}, "code": code}
+
+        def compute():
+            made.append((seed, code))
+            return {"x": torch.tensor([seed if value is None else value, float("nan")])}
+
+        return float(cached("kind", key, compute, keep=True)["x"][0])
+
+    get.made, get.carry = made, lambda: monkeypatch.setenv("SYMGEN_CARRY", "1")
+    return get
+
+
+def test_what_comes_with_the_book_is_made_anew_for_other_code(kept):
+    assert (kept(1.0, "old"), kept(1.0, "old")) == (1, 1)
+    assert kept.made == [(1.0, "old")]
+    kept(1.0, "new"), kept(1.0, "new")
+    assert kept.made == [(1.0, "old"), (1.0, "new")]
+
+
+def test_where_one_seed_is_the_same_to_the_last_bit_the_others_are_taken_over(kept):
+    for seed in (1.0, 2.0, 3.0):
+        kept(seed, "old")
+    kept(4.0, "old", other="b")
+    kept.carry()
+    kept.made.clear()
+    assert [kept(seed, "new") for seed in (1.0, 2.0, 3.0)] == [1, 2, 3]
+    assert kept.made == [(1.0, "new")]
+    kept(4.0, "new", other="b")  # of another family, whose first is not known to be the same
+    assert kept.made == [(1.0, "new"), (4.0, "new")]
+    # What was taken over says so, and serves code that is newer still.
+    said = [storage.fetch_info(path) for path in (storage.KEPT / "kind").glob("*.json")]
+    assert sorted(x.get("carried", False) for x in said) == [False, False, True, True]
+    kept.made.clear()
+    assert [kept(seed, "newest") for seed in (2.0, 1.0, 3.0)] == [2, 1, 3]
+    assert kept.made == [(2.0, "newest")]
+
+
+def test_nothing_is_taken_over_where_a_bit_differs_or_nobody_asks(kept):
+    for seed in (1.0, 2.0):
+        kept(seed, "old")
+    kept.made.clear()
+    kept(1.0, "asked by nobody"), kept(2.0, "asked by nobody")
+    assert len(kept.made) == 2
+    kept.carry()
+    kept.made.clear()
+    kept(1.0, "new", value=1.0 + 2**-23), kept(2.0, "new")
+    assert kept.made == [(1.0, "new"), (2.0, "new")]

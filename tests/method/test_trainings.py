@@ -83,18 +83,16 @@ def test_what_was_measured_is_stored_and_found_again(study, trainings, monkeypat
 
 
 def test_results_that_come_with_the_book_are_found_without_a_cache(study, tmp_path, monkeypatch):
-    measured = measure(study)
-    kept = symgen.storage.cache_folder() / "trainings"
     monkeypatch.setattr("symgen.storage.KEPT", tmp_path)
-    (tmp_path / "trainings").mkdir()
-    for path in kept.glob("*.*"):
-        (tmp_path / "trainings" / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setenv("SYMGEN_KEEP", "1")
+    measured = measure(study)
+    monkeypatch.delenv("SYMGEN_KEEP")
     monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / "empty"))
     monkeypatch.setattr("symgen.method.trainings._measured", lambda _: pytest.fail("again"))
     assert measure(study).keys() == measured.keys()
 
 
-def test_a_stored_edition_keeps_what_was_measured_and_drops_what_other_code_did(
+def test_a_stored_edition_keeps_what_was_measured_in_place_of_what_other_code_did(
     study, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("symgen.storage.KEPT", tmp_path)
@@ -109,7 +107,7 @@ def test_a_stored_edition_keeps_what_was_measured_and_drops_what_other_code_did(
     monkeypatch.setattr("symgen.method.trainings.code_fingerprint", lambda *_, **__: "other")
     measure(study)
     (other,) = tmp_path.glob("trainings/*.safetensors")
-    assert other.name != kept.name and not kept.with_suffix(".json").exists()
+    assert other == kept and symgen.storage.fetch_info(kept)["code"] == "other"
 
 
 @pytest.mark.parametrize("text", [False, True])
