@@ -6,6 +6,7 @@ their stored execution has taken, scaled by the parameters that say how much the
 heavy is imported here before networks have to be timed.
 """
 
+import contextlib
 import math
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import nbformat
 from symgen.book import processes
 from symgen.book.editions import edition_folder
 from symgen.book.parameters import DATASETS, NETWORKS
-from symgen.book.presets import defaults, read_chapter
+from symgen.book.presets import BookError, defaults, read_chapter
 from symgen.book.work import BATCH, Piece, growth, pieces
 
 GIB = 2**30
@@ -71,7 +72,9 @@ def bills(
         own = read_chapter(book, chapter)
         parameters = {**defaults(own), **given}
         work = pieces(chapter, parameters)
-        unknown = {p.study["network"] for p in work} - {*NETWORKS}
+        # A function that builds a network is asked, as is one of the package; ids and folders would
+        # have to be loaded.
+        unknown = {n for p in work if ":" not in (n := p.study["network"])} - {*NETWORKS}
         if not runs:
             found.append(Bill(chapter, 0.0, 0.0, 0.0, 0.0, "unchanged since its last run"))
         elif unknown:
@@ -100,6 +103,9 @@ def _timed(counted: Mapping[int, list[Piece]], cores: int) -> dict[int, tuple]:
     gpu, rows, met = torch.cuda.is_available(), {}, set[str]()
     for number, work in counted.items():
         seconds, disk, memory, free = rest, 0.0, 0.0, 0
+        if told := _uncounted(work):
+            rows[number] = (*NOTHING, told)
+            continue
         for piece in work:
             stored = _stored(piece)
             there = sum(found or name in met for name, found in stored.items())
@@ -113,6 +119,28 @@ def _timed(counted: Mapping[int, list[Piece]], cores: int) -> dict[int, tuple]:
         host, device = (HOST, memory) if gpu else (HOST + memory, 0.0)
         rows[number] = seconds, disk, host, device, basis
     return rows
+
+
+def _uncounted(work: Iterable[Piece]) -> str:
+    """Return which network of a reader's own cannot be counted, and why; empty where all can.
+
+    Raises:
+        BookError: where there is no such network.
+    """
+    from symgen.models.registry import lookup
+    from symgen.models.speed import demand
+
+    for name in {piece.study["network"] for piece in work} - {*NETWORKS}:
+        try:
+            lookup(name)
+        except ValueError as error:
+            raise BookError(str(error)) from None
+        # Whatever a function does that was written elsewhere: a bill is no reason to stop.
+        with contextlib.suppress(Exception):
+            demand(name)
+            continue
+        return f"not known: network {name} cannot be counted without weights"
+    return ""
 
 
 def _loading() -> float:

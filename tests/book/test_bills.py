@@ -94,6 +94,24 @@ def test_trainings_are_spread_over_cores_shared_by_chapters_and_free_where_store
     assert one_core[0][0] == bills.LOADS + 240 * 3 and one_core[0][2] < rows[0][2]
 
 
+def test_a_network_of_ones_own_is_counted_and_one_that_is_not_there_refused(monkeypatch):
+    monkeypatch.setattr(speed, "measure_speed", lambda: EVEN)
+    monkeypatch.setattr(bills, "_loading", lambda: 1.0)
+
+    def bill(network):
+        given = presets.resolve(ROOT, "where_phases_end", "quick", {"network": network})
+        return bills.bills(ROOT, [("where_phases_end", given, True)])[0]
+
+    found = bill("torchvision.models:squeezenet1_1")
+    assert found.seconds > 0 and found.basis == "timed here"
+    for name, told in (("nomod:f", "no module nomod"), ("torchvision.models:none", "no 'none'")):
+        with pytest.raises(presets.BookError, match=told):
+            bill(name)
+    monkeypatch.setattr(speed, "demand", lambda *_, **__: 1 / 0)
+    found = bill("torchvision.models:squeezenet1_1")
+    assert found.seconds is None and "cannot be counted" in found.basis
+
+
 def stored(book, seconds, parameters):
     chapter = small_chapter("a_first")
     known = {"fingerprint": "x", "preset": "quick", "seconds": seconds, "parameters": parameters}
