@@ -267,6 +267,12 @@ def test_a_lead_of_low_orders_that_was_there_before_training_is_told():
     assert judged.contrasts[0].value.mean == pytest.approx(0.4, abs=0.01)
     reverse = Simulated(power_low=[0.1] * 6, power_high=[0.4] * 6)
     assert claims.low_orders(reverse).verdict == "opposite"
+    # Few trainings with high orders are a selection, and no test.
+    reverse.curves["power_high"][:5] = torch.nan
+    few = claims.low_orders(reverse)
+    assert few.verdict == "not tested" and "3 of 8 trainings" in few.note
+    reverse.curves["power_high"][3:5] = 0.4
+    assert claims.low_orders(reverse).samples == 5
 
 
 def test_a_falling_chance_level_is_no_fall_above_chance():
