@@ -1,6 +1,7 @@
 """What became of the claims, on the landing page and on one page, taken from stored results."""
 
 import html
+from typing import Any
 
 import nbformat
 import pandas as pd
@@ -44,7 +45,7 @@ CELLS = {"count": "finding 1", "power": "finding 2", "power_above_chance": "abov
 
 
 def held(claims: pd.DataFrame, effects: pd.DataFrame, cells: pd.DataFrame) -> str:
-    """Return what became of the main claims, one line each, in Markdown.
+    """Return what became of the main claims, a line each, their numbers folded; in Markdown.
 
     Args:
         claims: of `read_results`, with the rows that the pages show. Of a claim the map of
@@ -53,7 +54,7 @@ def held(claims: pd.DataFrame, effects: pd.DataFrame, cells: pd.DataFrame) -> st
         effects: of `effect_table`, what the factors of that map do; perhaps empty.
         cells: verdicts on the findings in each cell of the map; perhaps empty.
     """
-    lines = []
+    lines, numbers = [], []
     # An empty text is read as a missing number.
     claims = claims.astype({"open": object}).fillna({"open": ""}) if len(claims) else claims
     for name, words in HELD.items():
@@ -63,31 +64,30 @@ def held(claims: pd.DataFrame, effects: pd.DataFrame, cells: pd.DataFrame) -> st
         rows = rows.sort_values("repetitions", ascending=False, kind="stable")
         best = rows["chapter"].eq("when"), rows["verdict"].ne("not tested"), rows["claim"].eq(name)
         first = next(rows[of].iloc[0] for of in best if of.any())
-        values = _values(rows[rows["setting"] == first.setting])
-        told = [values + f"; margin {first.margin:g}" * bool(first.margin > 0)] * bool(values)
-        told += [html.escape(first.setting), counted(float(first.repetitions), first.of)]
-        if first.chapter == "when" and CELLS.get(name) in cells:
+        mapped = first.chapter == "when"
+        told = [counted(float(first.repetitions), first.of)]
+        if mapped and CELLS.get(name) in cells:
             alone = cells[CELLS[name]]
             against = alone.isin(["opposite", "absent"]).sum()
-            told[-1] += (
-                f", on average; alone, of {len(cells)} cells: shown in {alone.eq('shown').sum()}, "
-                f"absent or opposite in {against}"
-            )
-        settings = rows[rows["verdict"].ne("not tested")].drop_duplicates("setting")["verdict"]
-        if first.chapter != "when" and len(settings) > 1:
-            told[-1] += f"; shown in {settings.eq('shown').sum()} of {len(settings)} settings"
-        elsewhere = rows[rows["chapter"].ne("when") & rows["verdict"].ne("not tested")]
-        if first.chapter == "when" and len(elsewhere):
+            told = [
+                f"on average over {len(cells)} cells of our map; alone, shown in "
+                f"{alone.eq('shown').sum()}, absent or opposite in {against}"
+            ]
+        tested = rows[rows["verdict"].ne("not tested")]
+        settings = tested.drop_duplicates("setting")["verdict"]
+        if not mapped and len(settings) > 1:
+            told.append(f"shown in {settings.eq('shown').sum()} of {len(settings)} settings")
+        values = [_numbers(rows, first)]
+        elsewhere = tested[tested["chapter"].ne("when")]
+        if mapped and len(elsewhere):
             one = elsewhere.iloc[0]
-            values = _values(elsewhere[elsewhere["setting"] == one.setting])
-            told.append(
-                f"[one case]({one.chapter}), {counted(float(one.repetitions), one.of)}: "
-                f"{one.verdict}, {values}"
-            )
+            told.append(f"[one case]({one.chapter}): {one.verdict}")
+            values.append(_numbers(elsewhere, one))
         lines.append(
             f"- {signed(first.verdict, first.open)} **{words}** <small>{'; '.join(told)}; "
             f"[more]({first.chapter})</small>"
         )
+        numbers += [f"- {words} <small>{'; '.join(filter(None, values))}</small>"] * any(values)
     if len(effects):
         rises = effects[effects["change"].eq("first")].set_index(["quantity", "factor"])
         told = []
@@ -103,7 +103,19 @@ def held(claims: pd.DataFrame, effects: pd.DataFrame, cells: pd.DataFrame) -> st
         lines.append(
             f"- **When?** The rise of $H$ changes by {'; '.join(told)}: see [the map](when)"
         )
+    if numbers:
+        folded = "<details><summary>The numbers, with 95 % intervals</summary>"
+        lines += ["", folded, "", *numbers, "", "</details>"]
     return "\n".join(lines) or "*No run has been stored yet.*"
+
+
+def _numbers(rows: pd.DataFrame, first: Any) -> str:
+    """Return what was measured of a claim in the setting of one of its rows; empty for nothing."""
+    if not (values := _values(rows[rows["setting"] == first.setting])):
+        return ""
+    margin = f", margin {first.margin:g}" * bool(first.margin > 0)
+    repeated = counted(float(first.repetitions), first.of)
+    return f"{values}{margin} ({html.escape(first.setting)}, {repeated})"
 
 
 def _values(rows: pd.DataFrame) -> str:

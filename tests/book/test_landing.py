@@ -23,7 +23,7 @@ def results(*rows):
     return pd.DataFrame(rows, columns=COLUMNS).assign(margin=0.02, open=float("nan"))
 
 
-def test_each_claim_is_one_line_with_its_verdict_value_and_page():
+def test_each_claim_is_one_line_with_its_verdict_and_page_and_its_numbers_are_folded():
     effects = pd.DataFrame(
         [("width", 4, 16, "power", "first", 0.05, 0.03, 0.07, 12),
          ("width", 4, 16, "lift", "first", 0.02, -0.01, 0.05, 12),
@@ -36,19 +36,23 @@ def test_each_claim_is_one_line_with_its_verdict_value_and_page():
             ("03", "power", "main", 0.3, 0.2, 0.4, 8, "trainings", "shown"),
             ("03", "power", "main", -0.1, -0.2, -0.05, 8, "trainings", "shown"),
             ("03", "power", "texts", 0.0, -0.2, 0.3, 4, "trainings", "undecided"),
-            ("02", "low_orders", "a <b>", float("nan"), float("nan"), float("nan"), 2, "samples",
+            ("02", "low_orders", "a", float("nan"), float("nan"), float("nan"), 2, "samples",
              "not tested"),
+            ("02", "count", "a <b>", 0.5, 0.4, 0.6, 2, "samples", "shown"),
         ),
         effects,
         CELLS,
     )  # fmt: skip
     assert "nan" not in told
-    first, second, when = told.splitlines()
+    first, second, _, when, _, summary, _, numbers, escaped, *_, end = told.splitlines()
+    assert "(a &lt;b&gt;, 2 samples)" in escaped
     assert HELD["low_orders"] in first and "not tested" in first and "nan" not in first
-    assert "a &lt;b&gt;" in first and "[more](02)" in first
-    assert "+0.30 [+0.20, +0.40], then -0.10 [-0.20, -0.05]" in second
-    assert "; margin 0.02; main; 8 trainings; shown in 1 of 2 settings;" in second
-    assert "texts" not in second
+    assert "<small>2 samples; [more](02)" in first
+    assert "<small>8 trainings; shown in 1 of 2 settings;" in second and "0.30" not in second
+    assert "<details>" in summary and end == "</details>"
+    assert "+0.30 [+0.20, +0.40], then -0.10 [-0.20, -0.05], margin 0.02" in numbers
+    assert HELD["power"] in numbers and "(main, 8 trainings)" in numbers
+    assert HELD["low_orders"] not in told.split("<details>")[1] and "texts" not in told
     assert "changes by +0.05 [+0.03, +0.07] (above chance +0.02 [-0.01, +0.05]) with" in when
     assert "width of 16 in place of 4: see" in when
     assert "0.9" not in when
@@ -66,11 +70,12 @@ def test_the_map_counts_before_a_single_setting():
         CELLS,
     )
     assert "undecided</span>" in told and "shown</span>" not in told
-    counted, beside = told.split("; [one case](03), ")
-    assert "+0.10" in counted and "24 cells, on average; alone, of 3 cells: shown in 2" in counted
-    assert "absent or opposite in 1" in counted
-    assert "+0.30" not in counted and "[more](when)" in beside and "+0.70" not in told
-    assert beside.startswith("8 trainings: shown, +0.30 [+0.20, +0.40], then -0.10 [-0.20, -0.05];")
+    line, numbers = told.split("<details>")
+    assert "on average over 3 cells of our map; alone, shown in 2, absent or opposite in 1" in line
+    assert "; [one case](03): shown; [more](when)" in line and "+0.70" not in told
+    of_map, beside = numbers.split("; ")
+    assert "+0.10" in of_map and "(map, 24 cells)" in of_map and "+0.30" not in of_map
+    assert beside.startswith("+0.30 [+0.20, +0.40], then -0.10 [-0.20, -0.05], margin 0.02 (main,")
 
 
 def test_a_setting_in_which_nothing_could_be_tested_comes_last():
@@ -79,14 +84,15 @@ def test_a_setting_in_which_nothing_could_be_tested_comes_last():
         "04", "power", "y", 0.1, 0.0, 0.2, 3, "trainings", "undecided",
     )  # fmt: skip
     told = held(results(*rows), pd.DataFrame(), CELLS)
-    assert "; y; 3 trainings" in told and "not tested" not in told
+    assert "(y, 3 trainings)" in told and "not tested" not in told
 
 
 def test_of_several_settings_the_one_with_most_trainings_is_told():
     few = ("04", "removal_gap", "few", 0.5, 0.4, 0.6, 4, "trainings", "shown")
     many = ("04", "removal_gap", "many", 0.1, 0.0, 0.2, 8, "trainings", "undecided")
     told = held(results(few, many), pd.DataFrame(), CELLS)
-    assert "many; 8 trainings; shown in 1 of 2 settings" in told and "+0.50" not in told
+    assert "8 trainings; shown in 1 of 2 settings" in told and "+0.50" not in told
+    assert "(many, 8 trainings)" in told
 
 
 def test_what_an_undecided_claim_may_still_be_is_said():
