@@ -84,7 +84,8 @@ def bills(
             found.append(Bill(chapter, *NOTHING, "timed below"))
             counted[number] = work
         else:
-            path = edition_folder(book, parameters["preset"]) / f"{chapter}.ipynb"
+            preset = parameters.get("preset", "quick")  # its cell may hold a mistake
+            path = edition_folder(book, preset) / f"{chapter}.ipynb"
             ran = [own, *([nbformat.read(path, as_version=4)] if path.is_file() else [])]
             found.append(_scaled(chapter, ran, parameters))
     if counted:
@@ -213,9 +214,10 @@ def _scaled(
         factors = growth(before, parameters)
         # Not all of it grows with each of them.
         told = "".join(f" x {v:.3g} ({k})" for k, v in factors.items())
-        basis = f"stored {about['seconds']:.0f} s{told}, at most" if told else "its stored execution"
+        took = about["seconds"]
+        basis = f"stored {took:.0f} s{told}, at most" if told else "its stored execution"
         host = about.get("memory", {}).get("host", 0) * 2**20
-        row = Bill(chapter, about["seconds"] * math.prod(factors.values()), 0.0, host, 0.0, basis)
+        row = Bill(chapter, took * math.prod(factors.values()), 0.0, host, 0.0, basis)
     return row
 
 

@@ -354,7 +354,7 @@ BOXES = """elements => elements.filter(e => e.checkVisibility()).map(e => {
 
 
 def whole_page(tab):
-    """A picture of the page in shades of grey; in strips, as browsers draw none that is too high."""
+    """A picture of the page in shades of grey; in strips, as none is drawn that is too high."""
     image = pytest.importorskip("PIL.Image")
     high, strip = tab.evaluate("document.documentElement.scrollHeight"), 4000
     whole = image.new("L", (tab.viewport_size["width"], high))
