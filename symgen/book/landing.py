@@ -12,7 +12,9 @@ from symgen.method.statistics import Interval
 #: Claims to their words on the landing page, in its order.
 HELD = {
     "low_orders": "Simple interactions generalize better than complex ones.",
-    "low_orders_above_chance": "So does what of them lies above chance (control of ours).",
+    "low_orders_learned": "That lead grows with training (control of ours).",
+    "low_orders_above_chance": "Above chance, too, simple interactions generalize better (control "
+    "of ours).",
     "untrained_baseline": "Trained networks share more of what a network has learned than "
     "untrained ones do.",
     "power": "The generalization power first rises, then falls.",

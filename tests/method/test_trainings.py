@@ -216,6 +216,7 @@ PHASES = {"power": [0.3, 0.4, 0.6, 0.55, 0.5, 0.45], "count": [40.0, 30.0, 15.0,
         (claims.other_class, {}),
         (claims.low_orders, {"power_low": [0.5] * 6, "power_high": [0.45] * 5 + [0.35]}),
         (claims.low_orders_above_chance, {"ends": {"lift_low": 0.4, "lift_above_low": 0.25}}),
+        (claims.low_orders_learned, {"power_low": [0.5] * 6, "power_high": [0.45] * 5 + [0.25]}),
     ],
 )
 def test_eight_trainings_show_what_is_planted(rule, truth):
@@ -251,6 +252,8 @@ def test_false_alarms_of_nulls_are_rare(rule):
     [
         (claims.low_orders, {"power_low": [0.3] * 6, "power_high": [0.3] * 6}),
         (claims.low_orders_above_chance, {"ends": {"lift_low": 0.3, "lift_above_low": 0.3}}),
+        # A lead, and the same before.
+        (claims.low_orders_learned, {"power_low": [0.6] * 6, "power_high": [0.2] * 6}),
     ],
 )
 def test_false_alarms_of_low_orders_over_trainings_are_rare(rule, even):
@@ -271,6 +274,7 @@ def test_a_lead_of_low_orders_that_was_there_before_training_is_told():
     reverse.curves["power_high"][:5] = torch.nan
     few = claims.low_orders(reverse)
     assert few.verdict == "not tested" and "3 of 8 trainings" in few.note
+    assert claims.low_orders_learned(reverse).verdict == "not tested"
     reverse.curves["power_high"][3:5] = 0.4
     assert claims.low_orders(reverse).samples == 5
 

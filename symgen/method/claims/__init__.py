@@ -30,6 +30,7 @@ from symgen.method.claims.language import llm_low_orders, sft_high, sft_low, sft
 from symgen.method.claims.orders import (
     low_orders,
     low_orders_above_chance,
+    low_orders_learned,
     rule_precision,
     rule_recall,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "llm_matching",
     "low_orders",
     "low_orders_above_chance",
+    "low_orders_learned",
     "matching",
     "other_class",
     "penalty_accuracy",
