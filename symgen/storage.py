@@ -241,20 +241,24 @@ def _current(info: Mapping, key: Mapping) -> bool:
     return info.get("code") == key.get("code")
 
 
-def _family(value: Any) -> Any:
-    """Return a key without its seeds, at any depth, and without the code."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    if not isinstance(value, Mapping):
-        return value
-    return {k: _family(x) for k, x in value.items() if k != "seed"}
+def _family(key: Mapping) -> str:
+    """Return what results share that differ by their seeds, at any depth, and by the code."""
+
+    def without(value: Any) -> Any:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        if not isinstance(value, Mapping):
+            return value
+        return {k: without(x) for k, x in value.items() if k != "seed"}
+
+    return fingerprint(without({k: x for k, x in key.items() if k != "code"}))
 
 
 def _with_family(
     key: Mapping, tensors: Mapping[str, torch.Tensor], info: Mapping, older: tuple | None
 ) -> tuple[Mapping, dict]:
     """Return a result and what to say of it in `KEPT`: older code that gave the same, too."""
-    said = {**info, "family": fingerprint(_family({k: v for k, v in key.items() if k != "code"}))}
+    said = {**info, "family": _family(key)}
     if older and not said.get("carried") and _same(tensors, older[0]):
         known = {*older[1].get("same_as", ()), older[1].get("code")} - {info.get("code")}
         said["same_as"] = sorted(filter(None, known))
@@ -275,7 +279,7 @@ def _bytes(x: torch.Tensor) -> bytes:
 
 def _carried(kind: str, key: Mapping, older: tuple[dict, dict]) -> tuple[dict, dict] | None:
     """Return a result of older code as one of today's, where its like was found the same."""
-    family = fingerprint(_family({k: v for k, v in key.items() if k != "code"}))
+    family = _family(key)
     for path in sorted((KEPT / kind).glob("*.json")):
         with contextlib.suppress(OSError, ValueError):
             said = fetch_info(path)
