@@ -192,23 +192,25 @@ def cached(
             was computed anew and is the same to the last bit.
     """
     path, place = _places(kind, key)
-    code = {"code": key["code"]} if "code" in key else {}
-    older = fetch(place) if keep else None
-    keep = keep and bool(os.environ.get("SYMGEN_KEEP"))
-    if (found := fetch(path)) is None and older and _current(older[1], key):
+    keeping = keep and bool(os.environ.get("SYMGEN_KEEP"))
+    found = fetch(path)
+    older = fetch(place) if keeping or (keep and found is None) else None
+    current = older is not None and older[1].get("code") == key.get("code")
+    if found is None and current:
         found = older
-    if found is None and keep and older and os.environ.get("SYMGEN_CARRY"):
+    if found is None and keeping and older and os.environ.get("SYMGEN_CARRY"):
         found = _carried(kind, key, older)
     if found is not None:
-        if keep and not (older and _current(older[1], key)):
-            store(place, *_with_family(key, *found, older))
+        if keeping and not current:
+            _keep(place, key, *found, older)
         return dict(sorted(found[0].items()))
     started = time.perf_counter()
     # In the order in which they are read again.
     tensors = dict(sorted(compute().items()))
-    info = {"kind": kind, "seconds": round(time.perf_counter() - started, 3), **code}
-    if keep:
-        store(place, *_with_family(key, tensors, info, older))
+    info = {"kind": kind, "seconds": round(time.perf_counter() - started, 3)}
+    info |= {"code": key["code"]} if "code" in key else {}
+    if keeping:
+        _keep(place, key, tensors, info, older)
     try:
         store(path, tensors, info)
     except (OSError, SafetensorError) as error:
@@ -225,20 +227,16 @@ def is_stored(kind: str, key: Mapping) -> bool:
     """Return whether `cached` would find a result under a key; no tensors are read."""
     path, place = _places(kind, key)
     with contextlib.suppress(OSError, ValueError):
-        return path.exists() or _current(fetch_info(place), key)
+        return path.exists() or fetch_info(place).get("code") == key.get("code")
     return False
 
 
 def _places(kind: str, key: Mapping) -> tuple[Path, Path]:
     """Return where a result lies in the cache, and where it would come with the book."""
     # There its place stays when the code is changed, so that old and new can be compared.
-    lasting = {k: v for k, v in key.items() if k != "code"}
-    names = (f"{fingerprint(each)}.safetensors" for each in (key, lasting))
-    return cache_folder() / kind / next(names), KEPT / kind / next(names)
-
-
-def _current(info: Mapping, key: Mapping) -> bool:
-    return info.get("code") == key.get("code")
+    lasting = fingerprint({k: v for k, v in key.items() if k != "code"})
+    here, there = cache_folder() / kind, KEPT / kind
+    return here / f"{fingerprint(key)}.safetensors", there / f"{lasting}.safetensors"
 
 
 def _family(key: Mapping) -> str:
@@ -254,15 +252,19 @@ def _family(key: Mapping) -> str:
     return fingerprint(without({k: x for k, x in key.items() if k != "code"}))
 
 
-def _with_family(
-    key: Mapping, tensors: Mapping[str, torch.Tensor], info: Mapping, older: tuple | None
-) -> tuple[Mapping, dict]:
-    """Return a result and what to say of it in `KEPT`: older code that gave the same, too."""
+def _keep(
+    place: Path,
+    key: Mapping,
+    tensors: Mapping[str, torch.Tensor],
+    info: Mapping,
+    older: tuple[dict, dict] | None,
+) -> None:
+    """Store a result where it comes with the book; say which older code gave the same."""
     said = {**info, "family": _family(key)}
     if older and not said.get("carried") and _same(tensors, older[0]):
         known = {*older[1].get("same_as", ()), older[1].get("code")} - {info.get("code")}
         said["same_as"] = sorted(filter(None, known))
-    return tensors, said
+    store(place, tensors, said)
 
 
 def _same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
@@ -283,7 +285,7 @@ def _carried(kind: str, key: Mapping, older: tuple[dict, dict]) -> tuple[dict, d
     for path in sorted((KEPT / kind).glob("*.json")):
         with contextlib.suppress(OSError, ValueError):
             said = fetch_info(path)
-            alike = said.get("family") == family and _current(said, key)
+            alike = (said.get("family"), said.get("code")) == (family, key["code"])
             if alike and older[1].get("code") in said.get("same_as", ()):
                 return older[0], {**older[1], "code": key["code"], "carried": True}
     return None

@@ -135,23 +135,22 @@ def test_other_chapters_are_scaled_from_their_stored_execution(book):
     assert bill_of(book)[0].seconds == 15.0
 
 
-def test_what_a_presets_own_execution_has_taken_counts_before_that_of_quick(book):
+def test_what_a_presets_own_execution_took_is_told_and_is_no_bill(book):
+    """It may have found a part in the cache, so that another machine needs more."""
     stored(book, 30.0, {})
-    (book / "chapters/presets/cpu.yml").write_text("a_first: {rate: 0.9, n: 6}\n")
-
-    def bill():
-        given = presets.resolve(book, "a_first", "cpu", {})
-        return bills.bills(book, [("a_first", given, True)])[0]
-
-    assert (bill().seconds, bill().basis) == (240.0, "stored 30 s x 8 (n), at most")
+    (book / "chapters/presets/cpu.yml").write_text("a_first: {dataset: other}\n")
     executed = small_chapter("a_first")
     executed.metadata["symgen"] = {
         "fingerprint": "y", "preset": "cpu", "seconds": 900.0, "memory": {},
-        "parameters": {"rate": 0.9, "n": 6},
+        "parameters": {"dataset": "other"},
     }  # fmt: skip
     (book / "data/editions/cpu").mkdir(parents=True)
     nbformat.write(executed, book / "data/editions/cpu/a_first.ipynb")
-    assert (bill().seconds, bill().basis) == (900.0, "its stored execution")
+    given = presets.resolve(book, "a_first", "cpu", {})
+    (row,) = bills.bills(book, [("a_first", given, True)])
+    assert row.seconds is None
+    told = "not known: another dataset; the stored run of this preset took 900 s or more"
+    assert row.basis == told
 
 
 def test_what_is_unchanged_costs_nothing(book):

@@ -59,8 +59,8 @@ def test_low_orders_that_transfer_more_are_found_and_the_reverse_too(generator, 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_low_orders_that_transfer_alike_are_seldom_called_otherwise(generator, rule):
-    found = [rule(*networks(generator, 12, 0.6, 0.6)).verdict for _ in range(40)]
-    assert sum(v in ("shown", "opposite") for v in found) <= 5
+    found = [rule(*networks(generator, 12, 0.6, 0.6)).verdict for _ in range(100)]
+    assert sum(v in ("shown", "opposite") for v in found) <= 8
 
 
 def test_a_lead_that_is_chance_alone_counts_for_the_figure_and_not_above_chance():
