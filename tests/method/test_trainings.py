@@ -267,6 +267,7 @@ def test_a_lead_of_low_orders_that_was_there_before_training_is_told():
         Simulated(spread=0.001, power_low=[0.5] * 6, power_high=[0.2] * 5 + [0.1])
     )
     assert judged.verdict == "shown" and "+0.30 [" in judged.note
+    assert judged.note.endswith("(of 8 with high orders).")
     assert judged.contrasts[0].value.mean == pytest.approx(0.4, abs=0.01)
     reverse = Simulated(power_low=[0.1] * 6, power_high=[0.4] * 6)
     assert claims.low_orders(reverse).verdict == "opposite"

@@ -36,8 +36,10 @@ def low_orders(
     if isinstance(target, Trainings):
         ahead = target.curves["power_low"] - target.curves["power_high"]
         judged = _of_most("H, orders 1 and 2 less orders 6 to 10", ahead[:, -1], 1.0)
-        before = bounded(ahead[:, 0], -1, 1)
-        note = f"Before training the same difference is {before:+.2f}."
+        before, known = bounded(ahead[:, 0], -1, 1), int((~ahead[:, 0].isnan()).sum())
+        note = (
+            f"Before training the same difference is {before:+.2f} (of {known} with high orders)."
+        )
         return dataclasses.replace(judged, note=note) if judged.contrasts else judged
     options = options or {}
     saliency = {k: options[k] for k in ("tau", "relative_to") if k in options}
