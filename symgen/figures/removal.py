@@ -93,7 +93,7 @@ def _draw_closed(ax: Axes, closed: pd.DataFrame) -> None:
         ax.axhline(level, color="black", lw=0.9, ls=line)
     names = [words.get(name, name) for name in closed.index]
     # Each ends at its tick, so that one of two lines stays clear of its neighbour.
-    turned = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+    turned = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
     ax.set_xticks(range(len(names)), names, size=10, **turned)
     ax.set(xlim=(-0.6, len(names) - 0.4), ylabel="share of gap closed")
     low, high = ax.get_ylim()

@@ -86,20 +86,31 @@ def test_a_study_a_row_with_the_share_that_closes(pair):
         assert colours == [figures.COLOURS[key].lower() for key in keys]
         low, high = right.get_ylim()
         assert low < 0 and high > 1 and not right.texts
-    # Names that are turned run side by side: what lies between two of them holds both their lines.
-    figure.draw_without_rendering()
-    right = rows[0, 1]
-    places = right.transData.transform([(tick, 0) for tick in right.get_xticks()])[:, 0]
-    for name, apart in zip(right.get_xticklabels(), np.diff(places), strict=False):
-        assert name.get_ha() == "right" and name.get_rotation_mode() == "anchor"
-        lines = 1 + name.get_text().count("\n")
-        high = lines * 1.2 * name.get_size() * figure.dpi / 72
-        assert apart * np.sin(np.radians(name.get_rotation())) > high
     assert "no clear gap" in rows[2, 1].texts[0].get_text()
     with plt.rc_context({"svg.fonttype": "none"}):
         text = io.StringIO()
         figure.savefig(text, format="svg")
     assert r"$\foo_$" in text.getvalue()
+
+
+def test_names_below_the_shares_stand_clear_of_each_other(pair):
+    """Turned names run side by side; the distance of two holds all lines of the one before."""
+    kinds = ("permuted", "shrunk")
+    whole = Removal(*({**g, **dict.fromkeys(kinds, g["random"])} for g in (pair.train, pair.test)))
+    figures.set_style()
+    figure, _ = figures.plot_several_removals(
+        {"one": removal_table(whole)}, closed_table({"one": whole})
+    )  # fmt: skip
+    figure.draw_without_rendering()
+    ax = figure.axes[1]
+    places = ax.transData.transform([(tick, 0) for tick in ax.get_xticks()])[:, 0]
+    names = ax.get_xticklabels()
+    assert len(names) == 4
+    for name, apart in zip(names, np.diff(places), strict=False):
+        lines = 1 + name.get_text().count("\n")
+        high = lines * 1.2 * name.get_size() * figure.dpi / 72
+        assert name.get_ha() == "right" and name.get_rotation_mode() == "anchor"
+        assert apart * np.sin(np.radians(name.get_rotation())) >= high
 
 
 def test_one_sample_has_no_whiskers_and_is_drawn(pair):
