@@ -1,5 +1,6 @@
 """What a chapter has to do, counted from its parameters: trainings, extractions, and what grows."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -83,11 +84,11 @@ def pieces(chapter: str, parameters: Mapping[str, Any]) -> list[Piece]:
     side = parameters.get("side_seeds", seeds)
     found = [(main, seeds)]
     if "amounts" in parameters:
+        cells = itertools.product(*(parameters[k] for k in ("amounts", "label_noises", "widths")))
         found = [
             ({**main, "train_size": size, "epochs": epochs, "label_noise": wrong,
-              "options": {"width": width}}, seeds)
-            for size, epochs in parameters["amounts"]
-            for wrong in parameters["label_noises"] for width in parameters["widths"]
+              "options": {"width": width}, "seed": main.get("seed", 0) + 10 * seeds * i}, seeds)
+            for i, ((size, epochs), wrong, width) in enumerate(cells)
         ]  # fmt: skip
     if "planted" in parameters:
         found.append(({**main, **parameters["planted"]}, side))

@@ -179,9 +179,18 @@ class Trainings(Curves):
 
     @classmethod
     def of_each(
-        cls, studies: Mapping[Any, Study], seeds: int, run: Mapper = map
+        cls, studies: Mapping[Any, Study], seeds: int, run: Mapper = map, apart: bool = False
     ) -> "dict[Any, Trainings]":
-        """Measure several studies, all their trainings side by side; see `of`."""
+        """Measure several studies, all their trainings side by side; see `of`.
+
+        Args:
+            studies, seeds, run: see `of`; seeds is the number for each study.
+            apart: whether the seeds of a study follow those of the one before, so that means over
+                studies are means over independent trainings; else all have the same seeds.
+        """
+        if apart:
+            each = enumerate(studies.items())
+            studies = {k: x.changed(seed=x.seed + 10 * seeds * i) for i, (k, x) in each}
         every = [one for x in studies.values() for one in seeded(x, seeds)]
         found = list(run(measure, every))
         parts = (found[i : i + seeds] for i in range(0, len(found), seeds))

@@ -42,6 +42,8 @@ def test_a_map_of_trainings_has_one_piece_a_cell():
         (50, 9, 2), (50, 9, 4), (70, 3, 2), (70, 3, 4),
     ]  # fmt: skip
     assert {p.trainings for p in found} == {3}
+    # No two trainings of the map have a seed in common, 10 apart as they are.
+    assert [p.study["seed"] for p in found] == [0, 30, 60, 90]
 
 
 def test_all_samples_there_are_are_dealt_to_the_networks():

@@ -149,6 +149,23 @@ def test_several_studies_are_measured_side_by_side(study):
     assert found["b"].study.label_noise == 0.5 and len(found["a"]) == 2
 
 
+def test_studies_of_a_map_share_no_seed(study):
+    asked = []
+
+    def run(function, items):
+        asked.extend(items)
+        return [{"seed": torch.tensor(x.seed)} for x in asked]
+
+    studies = {"a": study, "b": study.changed(label_noise=0.5), "c": study.changed(n=5)}
+    found = symgen.Trainings.of_each(studies, 2, run, apart=True)
+    assert [x.seed for x in asked] == [0, 10, 20, 30, 40, 50]
+    assert {k: [int(x["seed"]) for x in t.found] for k, t in found.items()} == {
+        "a": [0, 10], "b": [20, 30], "c": [40, 50],
+    }  # fmt: skip
+    assert [t.study.seed for t in found.values()] == [0, 20, 40]
+    assert found["b"].study.label_noise == 0.5 and found["c"].study.n == 5
+
+
 def test_summary_has_one_row_a_checkpoint_with_intervals_over_trainings(trainings):
     table = trainings.summary()
     assert table["step"].tolist() == trainings.steps
