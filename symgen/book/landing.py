@@ -6,7 +6,7 @@ from typing import Any
 import nbformat
 import pandas as pd
 
-from symgen.book.tables import Page, counted, signed
+from symgen.book.tables import Page, apart, counted, signed
 from symgen.method.statistics import Interval
 
 #: Claims to their words on the landing page, in its order.
@@ -123,7 +123,7 @@ def _numbers(rows: pd.DataFrame, first: Any) -> str:
 def _values(rows: pd.DataFrame) -> str:
     """Return the values of a claim's contrasts with their intervals, one after the other."""
     return ", then ".join(
-        f"{Interval(row.value, row.low95, row.high95):+.2f}"
+        apart(Interval(row.value, row.low95, row.high95), row.bound, row.margin, "+")
         for row in rows.dropna(subset=["value", "low95"]).itertuples()
     )
 

@@ -197,10 +197,35 @@ def signed(verdict: str, more: str = "") -> str:
 def _told(one: Contrast) -> str:
     """Return a value with its interval, in three digits or so."""
     size = max((abs(x) for x in one.value if x == x), default=0.0)
-    digits = ".1e" if 0 < size < 1e-3 else ".0f" if size >= 100 else ".2f"
-    equal = one.value.low == one.value.high
-    text = f"{one.value.mean:{digits}}" if equal else f"{one.value:{digits}}"
+    if one.value.low == one.value.high:
+        digits = ".1e" if 0 < size < 1e-3 else ".0f" if size >= 100 else ".2f"
+        text = f"{one.value.mean:{digits}}"
+    else:
+        text = apart(one.value, one.bound, one.margin)
     return text if one.unit == "1" else f"{text} {one.unit}"
+
+
+def apart(value: Interval, bound: float, margin: float, sign: str = "") -> str:
+    """Return an interval with so many digits that no end of it looks like a limit it is not at.
+
+    Args:
+        value: with an interval.
+        bound, margin: of the claim; its limits are the bound, and the margin off on both sides.
+        sign: "+" to write that of positive numbers, too.
+
+    Example:
+        >>> apart(Interval(0.032, 0.022, 0.041), 0, 0.02), apart(Interval(0.3, 0.1, 0.5), 0, 0.02)
+        ('0.032 [0.022, 0.041]', '0.30 [0.10, 0.50]')
+    """
+    size = max((abs(x) for x in value if x == x), default=0.0)
+    if size >= 100 or 0 < size < 1e-3:
+        return f"{value:{sign}{'.0f' if size >= 100 else '.1e'}}"
+    limits = [bound + side * margin for side in (-1, 0, 1)]
+    for digits in range(2, 5):
+        as_read = {x: float(f"{x:.{digits}f}") for x in (*value[1:], *limits)}
+        if not any(end != x and as_read[end] == as_read[x] for end in value[1:] for x in limits):
+            break
+    return f"{value:{sign}.{digits}f}"
 
 
 def _claimed(one: Contrast) -> str:

@@ -20,7 +20,7 @@ CELLS = pd.DataFrame({"finding 2": ["shown", "absent", "shown"]})
 
 
 def results(*rows):
-    return pd.DataFrame(rows, columns=COLUMNS).assign(margin=0.02, open=float("nan"))
+    return pd.DataFrame(rows, columns=COLUMNS).assign(bound=0.0, margin=0.02, open=float("nan"))
 
 
 def test_each_claim_is_one_line_with_its_verdict_and_page_and_its_numbers_are_folded():

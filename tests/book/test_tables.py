@@ -8,6 +8,7 @@ import pytest
 
 from symgen import Chapter, Interval
 from symgen.book.tables import (
+    apart,
     benchmark_table,
     claim_box,
     claim_rows,
@@ -124,3 +125,21 @@ def test_benchmarks_say_what_ratio_should_be():
            "must": 1.5, "limit": None, "met": True}  # fmt: skip
     text = benchmark_table(pd.DataFrame([row]))._repr_html_()
     assert "a &lt;b&gt;" in text and "at least 1.5" in text and ">yes<" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "margin", "told"),
+    [
+        ((0.0322, 0.0221, 0.0412), 0.02, "0.032 [0.022, 0.041]"),  # low reads as the margin
+        ((0.019, 0.0079, 0.0304), 0.02, "0.02 [0.01, 0.03]"),
+        ((0.0301, -0.0004, 0.061), 0.0, "0.0301 [-0.0004, 0.0610]"),  # low reads as the bound
+        ((-0.0441, -0.0702, -0.0196), 0.02, "-0.0441 [-0.0702, -0.0196]"),  # high, as -margin
+        ((0.2, 0.02, 0.4), 0.02, "0.20 [0.02, 0.40]"),  # low is the margin
+        ((210.0, 180.4, 231.2), 0.0, "210 [180, 231]"),
+        ((0.00031, -0.0002, 0.0008), 0.0, "3.1e-04 [-2.0e-04, 8.0e-04]"),
+    ],
+)
+def test_no_end_of_an_interval_looks_like_a_limit_that_it_is_not_at(value, margin, told):
+    assert apart(Interval(*value), 0.0, margin) == told
+    judged = {"a": Judgement([above("x", Interval(*value), margin=margin)], 30)}
+    assert told in cells(claim_box("power", "", judged)._repr_html_())
