@@ -37,6 +37,15 @@ def not_a_result(definition: Anything) -> Anything:
     return definition
 
 
+def refusal(definition: Anything) -> Anything:
+    """Mark a function that raises an error for what cannot be done, and does nothing else.
+
+    It is `not_a_result`, and neither is a statement that does nothing but call it, so that one can
+    be added to code without its stored results becoming old.
+    """
+    return definition
+
+
 @not_a_result
 def fingerprint(value: Any) -> str:
     """Return 16 hexadecimal digits that identify a nested value.
@@ -209,7 +218,7 @@ class _Code:
         return self._part(self.tree.body) or _Part("", ())
 
     def _part(self, nodes: list[ast.stmt]) -> _Part | None:
-        if any(_marked(node) for node in nodes):
+        if any(_marked(node, not_a_result, refusal) for node in nodes):
             return None
         inner = [each for node in nodes for each in ast.walk(node)]
         local = {k: v for x in inner if _is_import(x) for k, v in _bound(x).items()}
@@ -229,7 +238,17 @@ class _Code:
                 return _find(base[0], node.attr) if base[1] == "*" else None
             return None
 
+        def refuses(node: Any) -> bool:
+            call = node.value if isinstance(node, ast.Expr) else None
+            found = resolve(call.func) if isinstance(call, ast.Call) else None
+            if found is None or found[1] == "*":
+                return False
+            called = _code(found[0]).definitions.get(found[1], [])
+            return any(_marked(each, refusal) for each in called)
+
         def write(node: Any) -> str:
+            if isinstance(node, list):
+                node = [each for each in node if not refuses(each)]
             if isinstance(node, (ast.Name, ast.Attribute)) and (found := resolve(node)):
                 reaches[found] = None
                 return f"Name({found[1] if found[1] != '*' else 'module'})"
@@ -240,9 +259,9 @@ class _Code:
         return _Part(write(nodes), tuple(reaches)) if nodes else None
 
 
-def _marked(node: ast.stmt) -> bool:
-    marks = getattr(node, "decorator_list", [])
-    return any(getattr(mark, "id", "") == not_a_result.__name__ for mark in marks)
+def _marked(node: ast.stmt, *marks: Callable) -> bool:
+    names = {mark.__name__ for mark in marks}
+    return any(getattr(x, "id", "") in names for x in getattr(node, "decorator_list", []))
 
 
 def _is_import(node: Any) -> bool:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from symgen.fingerprints import refusal
 from symgen.masking.hooks import Cut, check_layer, feature_maps, layers_to_mask
 from symgen.masking.spans import check_texts
 from symgen.masking.states import evaluating
@@ -60,6 +61,7 @@ def mean_feature(
             batch = batch[0] if isinstance(batch, tuple | list) else batch
             batch = batch.to(device_of(model), dtype_of(model))
             if not count:
+                refuse_without_maps(model, batch, layer)
                 layer = None if layer is None else find_layer(model, layer, batch[:1])
                 way = Cut(layer)
                 at_once = max(1, FEATURE_BYTES // way.below(model, batch[:1])[0].nbytes)
@@ -85,12 +87,13 @@ def zero_feature(model: nn.Module, layer: str | None = "first_relu") -> MaskValu
     return MaskValue(torch.zeros(()), None if layer is None else find_layer(model, layer))
 
 
-def token_embedding(model: nn.Module, token_id: int) -> MaskValue:
+def token_embedding(model: nn.Module, token_id: int | None) -> MaskValue:
     """Return the embedding of a token, such as [MASK] of BERT, number 103 (App. A.1, language).
 
     Raises:
-        ValueError: when the vocabulary has no such token, or the network no embedding.
+        ValueError: when there is no such token, or the network has no embedding.
     """
+    _refuse_no_token(token_id)
     layer, embedding = word_embedding(model)
     count = embedding.weight.shape[0]
     if not 0 <= token_id < count:
@@ -174,6 +177,33 @@ def find_layer(model: nn.Module, name: str = "first_relu", x: Any = None) -> str
             f"{type(model).__name__} calls no ReLU module that gives (sample, channel, height, "
             f"width){order}, and a ReLU called as a function cannot be found; name the layer after "
             f"which to mask, {layers_to_mask(model, x)}"
+        )
+
+
+@refusal
+def refuse_without_maps(model: nn.Module, images: Any, layer: str | None) -> None:
+    """Refuse to mask patches at a layer of a network that has no feature map of any image.
+
+    Raises:
+        ValueError: with what to do instead, since no other layer would do.
+    """
+    if layer is None or not isinstance(images, Tensor) or images.dim() != 4:
+        return
+    with evaluating(model), torch.inference_mode():
+        maps = feature_maps(model, images[:1])
+    if all(first is False for first in maps.values()):
+        raise ValueError(
+            f"no layer of {type(model).__name__} returns (sample, channel, height, width), so its "
+            "patches can be masked in the images alone: symgen.mean_feature(model, images, None)"
+        )
+
+
+@refusal
+def _refuse_no_token(token_id: Any) -> None:
+    if isinstance(token_id, bool) or not isinstance(token_id, int):
+        raise ValueError(
+            f"token_id is {token_id!r}; expected the number of a token. A tokenizer whose "
+            "mask_token_id is None has no mask token: take mean_embedding(model) in its place"
         )
 
 

@@ -52,7 +52,7 @@ from symgen.masking.hooks import (
     layers_to_mask,
     logits_of,
 )  # fmt: skip
-from symgen.masking.mask_values import MaskValue, word_embedding
+from symgen.masking.mask_values import MaskValue, refuse_without_maps, word_embedding
 from symgen.masking.patches import ImageVariables
 from symgen.masking.spans import TextVariables
 from symgen.masking.states import StateRunner, evaluating, run_all
@@ -189,6 +189,7 @@ def _image_runner(model, x, target, variables, mask_value) -> StateRunner:
             f"x is {_describe(x)}; expected floating images (sample, channel, height, width)"
         )
     one = inputs_of(0, 1)
+    refuse_without_maps(model, one, mask_value.layer)
     way = cut_at(model, mask_value.layer, one)
     feature, _ = way.below(model, one)
     maps = {None: True} if mask_value.layer is None else feature_maps(model, one)

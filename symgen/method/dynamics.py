@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from symgen.fingerprints import refusal
 from symgen.interactions import Interactions
 from symgen.method.phases import Phases, phases
 from symgen.method.spectra import mean_order, order_thirds, uncancelled
@@ -274,6 +275,17 @@ class Dynamics(Curves):
         return {**super()._at(step), **losses, "gap": self.gap(step)}
 
 
+@refusal
+def _refuse_sampled(found: Sequence[Any]) -> None:
+    for one in found:
+        if not isinstance(one, Interactions):
+            raise ValueError(
+                f"the interactions are {type(one).__name__}, of a sample of the masked states; a "
+                "training is followed by those of all of them: draw fewer variables, and leave "
+                "out states"
+            )
+
+
 def track(
     run: Any,
     baselines: Sequence[Any],
@@ -291,12 +303,17 @@ def track(
             samples each time; such as `extract` with its other arguments given.
         steps: checkpoints to look at; all without.
         progress: whether to show a bar.
+
+    Raises:
+        ValueError: where `extract` takes a sample of the masked states; of the baselines already,
+            which come first.
     """
     steps = list(run.steps if steps is None else steps)
 
-    def at(source: Any, step: int) -> Interactions:
+    def at(source: Any, step: int) -> Any:
         return extract(source.load(step), key=source.key(step))
 
     others = [at(b, b.steps[-1]) for b in baselines]
+    _refuse_sampled(others)
     bar = tqdm(steps, desc="checkpoints", disable=not progress, leave=False)
     return Dynamics(steps, [at(run, step) for step in bar], others, run.records)

@@ -82,7 +82,7 @@ FILES = {
     "room/high": """\
         from math import ceil as rounded
 
-        from symgen.fingerprints import not_a_result
+        from symgen.fingerprints import not_a_result, refusal
         from symgen.room import low
         from symgen.room import shelf
         from symgen.room.low import FACTOR, Scale, f
@@ -125,6 +125,15 @@ FILES = {
 
         def through_what_is_marked(x):
             return direct(saved(x))
+
+        @refusal
+        def refuse(x):
+            if not f(x):
+                raise ValueError(x)
+
+        def through_what_refuses(x):
+            y = x
+            return 2 + y
 
         def hidden(low):
             return direct(low)
@@ -261,6 +270,25 @@ def test_what_is_marked_does_not_count_nor_what_it_calls(package):
     source = "from symgen.room.high import through_what_is_marked as f\nf(1)"
     assert package(source, ("f(x) - 1", "f(x) - 2"), ("x + 1", "x + 2")) == package(source)
     assert package(source, ("2 * x", "3 * x")) != package(source)
+
+
+REFUSING = "from symgen.room.high import through_what_refuses as g\ng(1)"
+
+
+@pytest.mark.parametrize("call", ["refuse(y)", "high.refuse(y)"])
+def test_a_statement_that_only_refuses_does_not_count(package, call):
+    def made(more, *changes):
+        lazy = "    from symgen.room import high\n    y = x"
+        return package(REFUSING, ("    y = x", lazy), ("y = x", f"y = x{more}"), *changes)
+
+    plain = made("")
+    assert made(f"\n    {call}") == plain
+    # What it refuses, and by what, can be changed.
+    assert made(f"\n    {call}", ("not f(x)", "f(x)"), ("x + 1", "x + 2")) == plain
+    # A value that it gave would be used, and what is marked otherwise may do other things.
+    assert made(f"\n    y = {call}") != plain
+    assert made(f"\n    {call}", ("@refusal", "@not_a_result")) != plain
+    assert made(f"\n    {call}", ("@refusal\n", "")) != plain
 
 
 def test_a_variable_that_is_named_as_a_module_is_none(package):

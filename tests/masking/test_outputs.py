@@ -675,6 +675,33 @@ def test_layers_without_a_map_are_refused_with_those_that_have_one(name, layer, 
         token_embedding(model, 0)
 
 
+class Linear(nn.Module):
+    """A ViT that embeds its patches by a linear layer: no layer gives a map."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches, self.act, self.head = nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3)
+
+    def forward(self, x):
+        cut = x.unfold(2, 4, 4).unfold(3, 4, 4).permute(0, 2, 3, 1, 4, 5)
+        return self.head(self.act(self.patches(cut.reshape(len(x), -1, 48))).mean(1))
+
+
+@pytest.mark.parametrize("layer", ["patches", "act", "head", "first_relu"])
+def test_a_network_without_any_map_is_masked_in_its_images_and_says_so(layer):
+    model, x = Linear().eval(), torch.randn(2, 3, 16, 16)
+    variables, target = draw_patches(2, n=3, grid=4), torch.tensor([0, 1])
+    told = r"no layer of Linear returns \(sample, .*mean_feature\(model, images, None\)"
+    with pytest.raises(ValueError, match=told):
+        mean_feature(model, x, layer)
+    if layer != "first_relu":
+        with pytest.raises(ValueError, match=told):
+            masked_outputs(model, x, target, variables, zero_feature(model, layer), progress=False)
+    mask_value = mean_feature(model, x, None)
+    v = masked_outputs(model, x, target, variables, mask_value, progress=False)
+    torch.testing.assert_close(v, by_hand(model, x, target, variables, mask_value))
+
+
 def test_checks_do_not_take_progress_for_granted(images, plain, capsys):
     x, target = images
     arguments = plain, x, target, draw_patches(3, n=2), zero_feature(plain)
@@ -788,6 +815,9 @@ def test_bad_texts(bert, texts, plain):
         masked_outputs(bert, torch.zeros(3, 9), target, TEXTS, mask_value)
     with pytest.raises(ValueError, match=r"token_id = 50 is outside the vocabulary, 0\.\.49"):
         token_embedding(bert, 50)
+    # What a tokenizer without a mask token has for it.
+    with pytest.raises(ValueError, match=r"token_id is None; .* no mask token: take mean_embed"):
+        token_embedding(bert, None)
     with pytest.raises(ValueError, match="Plain has no word embedding"):
         mean_embedding(plain)
     with pytest.raises(ValueError, match="covers token 9 but the input has 9"):

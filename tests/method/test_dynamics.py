@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -200,3 +201,30 @@ def test_losses_and_gap_of_a_summary_are_those_of_the_same_samples(pair):
     assert change.mean == pytest.approx(table["gap"][5] - table["gap"][0])
     moved = [after - before for before, after in zip(losses[0], losses[5], strict=True)]
     assert change == mean_difference(*moved[::-1])
+
+
+def test_a_training_is_not_followed_by_a_sample_of_the_states_which_the_baselines_tell_first():
+    looked = []
+
+    class Run:
+        steps, records = [0, 1], pd.DataFrame({"step": [0, 1]})
+
+        def __init__(self, name):
+            self.name = name
+
+        def load(self, step):
+            looked.append((self.name, step))
+            return lambda x: x @ np.eye(20)[:, :2]
+
+        def key(self, step):
+            return {"name": self.name, "step": step}
+
+    inputs = symgen.Inputs(torch.eye(20)[:2].numpy(), [0, 0])
+
+    def extract(model, key):
+        variables = torch.arange(20)[None]
+        return symgen.extract(model, inputs, variables, torch.zeros(20), states=30, held_out=10)
+
+    with pytest.raises(ValueError, match="SampledInteractions, of a sample of the masked states"):
+        symgen.track(Run("target"), [Run("baseline")], extract)
+    assert looked == [("baseline", 1)]
