@@ -10,8 +10,10 @@ import torch
 from outputs import network_outputs
 
 import symgen
+from symgen.book.bills import Bill
 from symgen.split import published
 
+bill = pytest.importorskip("benchmarks.bill")
 movement = pytest.importorskip("benchmarks.movement")
 dense = pytest.importorskip("benchmarks.published")
 rows = pytest.importorskip("benchmarks.rows")
@@ -86,3 +88,18 @@ def test_movement_counts_what_moved_and_how_far_claims_did(tmp_path):
     assert row["numbers"] == 4 + 12 and row["moved"] == pytest.approx(2 / 16)
     assert (row["claims"], row["verdicts changed"]) == (2, 1)
     assert row["shift"] == pytest.approx(0.5)
+
+
+def test_the_bill_of_a_preset_has_a_row_a_chapter_and_their_sum(monkeypatch):
+    def counted(book, wanted):
+        for k, (name, given, runs) in enumerate(wanted, 1):
+            assert runs and given["preset"] == "paper"
+            known = (7200.0 * k, bill.GIB * k, 2 * bill.GIB, 0.0) if k < 4 else (None,) * 4
+            yield Bill(name, *known, "timed here")
+
+    monkeypatch.setattr(bill, "bills", counted)
+    table = bill.bill("paper")
+    assert table.columns.tolist() == ["chapter", "hours", "disk (GiB)", "memory (GiB)"]
+    names = table["chapter"].tolist()
+    assert "05_llm_interactions" in names and "how_fast" not in names and names[-1] == "all"
+    assert table.iloc[-1, 1:].tolist() == [12.0, 6.0, 2.0] and table["hours"].isna().sum() > 5
