@@ -22,8 +22,9 @@ from benchmarks.published import dense
 from benchmarks.rows import Row, seconds
 from symgen.masking.extraction import GPU_LAST
 from symgen.split import interior_point
+from symgen.split.design import draw_states
 from symgen.split.published import RATES, STEPS, published
-from symgen.split.sampled import draw_states, sparsify_sampled
+from symgen.split.sampled import sparsify_sampled
 from symgen.split.sparsify import ConvergenceWarning
 
 NOISE = 0.02

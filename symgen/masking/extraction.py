@@ -22,7 +22,8 @@ from symgen.masking.sampled import sampled_outputs
 from symgen.masking.shares import share
 from symgen.masking.states import evaluating
 from symgen.memory import device_of, dtype_of
-from symgen.split.sampled import SampledInteractions, draw_states, sparsify_sampled
+from symgen.split.design import draw_states
+from symgen.split.sampled import SampledInteractions, sparsify_sampled
 from symgen.split.sparsify import MAX_VARIABLES, DeadOutputWarning, sparsify, warn_dead
 from symgen.storage import cached
 from symgen.transforms import count_variables

@@ -42,7 +42,7 @@ def sampled_outputs(
             causal language model needs a mask value, and one target token a prompt; no prefix is
             shared between states.
         states: whole numbers, bit i set where variable i is present; the second is the unmasked
-            one, as `symgen.split.sampled.draw_states` gives them.
+            one, as `symgen.split.design.draw_states` gives them.
 
     Returns:
         (sample, state) in float64 on the CPU.

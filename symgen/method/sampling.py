@@ -16,7 +16,8 @@ from symgen.masking.extraction import count_of
 from symgen.masking.outputs import Value, Variables
 from symgen.masking.sampled import sampled_outputs
 from symgen.method.statistics import interval
-from symgen.split.sampled import SampledInteractions, draw_states, sparsify_sampled
+from symgen.split.design import draw_states
+from symgen.split.sampled import SampledInteractions, sparsify_sampled
 
 if TYPE_CHECKING:
     import shapiq

@@ -17,32 +17,34 @@ proves nothing: how well the model does there is measured, on states held out.
 """
 
 import dataclasses
+import json
+import os
 from collections.abc import Mapping
-from itertools import combinations
-from math import comb
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from symgen.interactions import Interactions
 from symgen.memory import free_memory
+from symgen.split.design import candidates, design
 from symgen.split.sparsify import MAX_VARIABLES as EXACT_LAST
+from symgen.storage import atomic
 
-# More would not fit into the 63 bits of a state.
-MAX_VARIABLES = 62
-# Orders are allowed, up to the fourth, while there are no more columns than this; each step takes
-# about (sampled states)^2 times as many multiplications.
-HIGHEST, COLUMNS = 4, 40_000
 # What a sampled state that is left unexplained costs, in units of effects.
 COST = 100.0
 # First value of every complementarity product, and the least noise, where max(w) - min(w) = 1.
 START, LEAST_NOISE = 0.01, 1e-6
 TO_BOUNDARY = 0.995
+# What a file of them says it holds, and its tensors.
+FORMAT = "symgen.sampled_interactions.1"
+PARTS = ("index", "is_or", "effects", "bias", "full", "objective", "gap", "held_out", "v")
 # A column whose dual product stays this far from 1 gets no effect, where the gap allows it.
 MARGINS = (0.3, 0.05)
 
@@ -177,6 +179,31 @@ class SampledInteractions:
         ranked = ranked.sort_values(["sample", "size"], ascending=[True, False], kind="stable")
         return ranked.drop(columns="size").reset_index(drop=True)
 
+    def save(self, path: str | os.PathLike) -> None:
+        """Write to a safetensors file; nothing half-written is ever left behind."""
+        tensors = {k: getattr(self, k).cpu().contiguous() for k in PARTS}
+        names = None if self.names is None else self.names.tolist()
+        said = {"n": self.n, "names": names, "about": dict(self.about)}
+        with atomic(path) as temporary:
+            save_file(tensors, temporary, {"format": FORMAT, "said": json.dumps(said)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "SampledInteractions":
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: if the file is damaged, or holds something else.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                said = file.metadata() or {}
+                if said.get("format") == FORMAT:
+                    tensors = {k: file.get_tensor(k) for k in PARTS}
+                    return cls(**tensors, **json.loads(said["said"]))
+        except SafetensorError as error:
+            raise ValueError(f"{path} is damaged ({error}); save the interactions again") from None
+        raise ValueError(f"{path} holds no interactions of sampled states, as save writes them")
+
     def dense(self) -> Interactions:
         """Return the same effects as `Interactions` of all 2**n sets, for whatever takes those.
 
@@ -191,74 +218,6 @@ class SampledInteractions:
             parts[kind, :, self.index[of]] = self.effects[:, of]
         return Interactions(*parts, self.bias, self.objective, self.gap, self.full, self.names,
                             self.about)  # fmt: skip
-
-
-def draw_states(n: int, count: int, seed: int = 0) -> Int[Tensor, " count"]:
-    """Draw different masked states at random, each as likely; of all, all come.
-
-    The fully masked and the unmasked one are always the first two, and the first states are the
-    same whatever the count.
-
-    Args:
-        n: variables, 1 to 62.
-        count: states, 2 to 2**n.
-        seed: of the draw.
-
-    Example:
-        >>> draw_states(20, 4).tolist()[:2]
-        [0, 1048575]
-    """
-    if not 1 <= n <= MAX_VARIABLES or not 2 <= count <= 2**n:
-        raise ValueError(
-            f"{count} states of n = {n} variables: expected 2 to 2^n states, and n of 1 to "
-            f"{MAX_VARIABLES}"
-        )
-    rng, drawn = np.random.default_rng(seed), {0: None, 2**n - 1: None}
-    if n <= EXACT_LAST:
-        drawn |= dict.fromkeys(rng.permutation(2**n).tolist())
-    while len(drawn) < count:
-        drawn |= dict.fromkeys(rng.integers(2**n, size=2 * count).tolist())
-    return torch.tensor([*drawn][:count])
-
-
-def candidates(
-    n: int, max_order: int | None = None
-) -> tuple[Int[Tensor, " candidate"], Bool[Tensor, " candidate"]]:
-    """Return the sets of up to `max_order` variables, and which of them stand for an OR.
-
-    An OR of one variable is an AND of it, and is not among them.
-
-    Args:
-        n: variables.
-        max_order: by default as many as give at most 40,000 candidates, up to four.
-
-    Example:
-        >>> index, is_or = candidates(3, 2)
-        >>> index.tolist(), int(is_or.sum())
-        ([1, 2, 4, 3, 5, 6, 3, 5, 6], 3)
-    """
-    if max_order is None:
-        sizes = np.cumsum([2 * comb(n, k) for k in range(1, HIGHEST + 1)]) - n
-        max_order = max(1, int((sizes <= COLUMNS).sum()))
-    if max_order < 1:
-        raise ValueError(f"max_order = {max_order}: expected 1 or more")
-    sets = [
-        sum(1 << i for i in some)
-        for k in range(1, min(max_order, n) + 1)
-        for some in combinations(range(n), k)
-    ]
-    both = torch.tensor(sets + sets[n:])
-    return both, torch.arange(len(both)) >= len(sets)
-
-
-def design(
-    states: Int[Tensor, " state"],
-    index: Int[Tensor, " candidate"],
-    is_or: Bool[Tensor, " candidate"],
-) -> Float[Tensor, "state candidate"]:
-    """Return A: 1 where an AND has all its variables in a state, or an OR any."""
-    present = states[:, None] & index
-    return torch.where(is_or, present != 0, present == index).double()
 
 
 def sparsify_sampled(

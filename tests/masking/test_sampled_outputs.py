@@ -16,7 +16,8 @@ from symgen.masking.patches import draw_patches
 from symgen.masking.prompts import prompt_inputs
 from symgen.masking.sampled import sampled_outputs
 from symgen.masking.spans import TextVariables
-from symgen.split.sampled import SampledInteractions, draw_states
+from symgen.split.design import draw_states
+from symgen.split.sampled import SampledInteractions
 
 STATES = draw_states(4, 9, 1)
 

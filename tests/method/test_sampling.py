@@ -9,7 +9,8 @@ import torch
 import symgen
 from symgen.masking.hooks import Inputs
 from symgen.method import sampling
-from symgen.split.sampled import draw_states, sparsify_sampled
+from symgen.split.design import draw_states
+from symgen.split.sampled import sparsify_sampled
 
 
 def logic(states):

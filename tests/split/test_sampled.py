@@ -1,19 +1,14 @@
 """The sparsest model of sampled masked states: planted logic, certificates, and what is refused."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from scipy.optimize import linprog
 
-from symgen.split.sampled import (
-    COST,
-    SampledInteractions,
-    candidates,
-    design,
-    draw_states,
-    sparsify_sampled,
-)
+from symgen.split.design import candidates, design, draw_states
+from symgen.split.sampled import COST, SampledInteractions, sparsify_sampled
 from symgen.split.sparsify import sparsify
 
 
@@ -147,6 +142,30 @@ def test_the_table_the_dense_form_and_samples_agree():
     wide = sparsify_sampled(torch.zeros(1, 9), draw_states(20, 9), 20, max_order=1)
     with pytest.raises(ValueError, match=r"n = 20: 2\^20 effects"):
         wide.dense()
+
+
+@pytest.mark.parametrize("names", [None, [f"a{i}" for i in range(20)]])
+def test_they_are_read_again_as_they_were_saved(tmp_path, names):
+    v, states, _ = planted(20, 200, 1)
+    found = sparsify_sampled(torch.stack([v, 2 * v]), states, 20, held_out=50, max_order=2)
+    about = {"model": "a", "inputs": "b"}
+    found = SampledInteractions(**{**vars(found), "names": names, "about": about})
+    path = tmp_path / "found.safetensors"
+    found.save(path)
+    again = SampledInteractions.load(path)
+    assert (again.n, again.about) == (20, about)
+    for name, x in vars(found).items():
+        if isinstance(x, torch.Tensor):
+            y = getattr(again, name)
+            assert x.dtype == y.dtype and torch.equal(x, y), name
+    pd.testing.assert_frame_equal(again.to_frame(), found.to_frame())
+    torch.testing.assert_close(again.errors, found.errors, rtol=0, atol=0, equal_nan=True)
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(ValueError, match="is damaged"):
+        SampledInteractions.load(path)
+    sparsify(torch.arange(4.0)[None]).save(path)
+    with pytest.raises(ValueError, match="no interactions of sampled states"):
+        SampledInteractions.load(path)
 
 
 @pytest.mark.parametrize(("change", "message"), [
