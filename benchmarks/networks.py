@@ -1,6 +1,7 @@
 """Outputs on masked states against the bare network, and everything from image to interactions."""
 
 import itertools
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -104,6 +105,8 @@ def prefix_tree(quick: bool) -> list[Row]:
             lambda: symgen.masked_outputs(model, [prompt], target, variables, value, progress=False)
         )
         plain, _, full = seconds(lambda: run_all(runner, BATCH, False))
+        shares = _shares(lambda: tree.run(tree.automatic_rows()))
+        whole = _shares(lambda: run_all(runner, BATCH, False))
     off = float((v - full).abs().max())
     what = f"prefix tree, {millions:.0f}M-parameter Llama, 40 tokens, 10 variables"
     tokens = STATES * len(prompt)
@@ -118,10 +121,32 @@ def prefix_tree(quick: bool) -> list[Row]:
             "s a sample",
             plain / wall,
             must,
-            note=f"largest difference {off:.0e}",
+            note=f"largest difference {off:.0e}; a share of the tokens is a share of the matrix "
+            f"products alone: these take {whole['matrix products']:.0%} of full passes, and of the "
+            "tree " + ", ".join(f"{label} {share:.0%}" for label, share in shares.items()),
         ),
         Row(what, "full passes", tree.tokens, tokens, "tokens", tokens / tree.tokens, 4),
     ]
+
+
+# By the names of torch's operations.
+PARTS = {
+    "matrix products": ("aten::mm", "aten::addmm", "aten::bmm"),
+    "attention": ("aten::_scaled_dot_product",),
+    "copies, of caches above all": ("aten::copy_", "aten::cat"),
+}
+
+
+def _shares(run: Callable[[], object]) -> dict[str, float]:
+    """Return which shares of its processor time a computation spends in some operations."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+        run()
+    events = found.key_averages()
+    whole = sum(event.self_cpu_time_total for event in events)
+    return {
+        label: sum(e.self_cpu_time_total for e in events if e.key.startswith(names)) / whole
+        for label, names in PARTS.items()
+    }
 
 
 def end_to_end(quick: bool) -> list[Row]:
