@@ -11,7 +11,7 @@ import click
 
 # What takes long to import is imported where it is used: a slip is answered at once.
 from symgen import __version__
-from symgen.book import bills, editions, notebooks, presets, runs
+from symgen.book import bills, editions, notebooks, presets, runs, work
 from symgen.book.layout import book_above, lay_out
 from symgen.book.presets import BookError
 from symgen.book.stopping import Commands, doing, only_new
@@ -145,6 +145,10 @@ def run(
             return
     results = _one_by_one(book, names, preset, given, out, force, store)
     if min(workers, len(names)) > 1:
+        whole = {
+            k: presets.defaults(presets.read_chapter(book, k)) | v for k, v in resolved.items()
+        }
+        names = work.makers_first(whole)
         results = _side_by_side(book, names, preset, given, out, force, store, workers)
     with contextlib.closing(results):
         failed = [name for name, well in results if not well]

@@ -110,6 +110,23 @@ def pieces(chapter: str, parameters: Mapping[str, Any]) -> list[Piece]:
     return [piece for each in plain for piece in (each, each._replace(**added))]
 
 
+def makers_first(chapters: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return chapters with those at last whose trainings one of the others makes and stores.
+
+    Side by side both would make them, since neither would find them stored.
+
+    Args:
+        chapters: name to parameters, defaults included.
+    """
+    made: list[dict[str, Any]] = []
+    first, later = [], []
+    for name, parameters in chapters.items():
+        whole = [piece.study for piece in pieces(name, parameters) if piece.whole]
+        (later if any(study in made for study in whole) else first).append(name)
+        made += whole
+    return first + later
+
+
 def _piece(chapter: str, study: dict[str, Any], trainings: int) -> Piece:
     extracted = EXTRACTED[chapter](study.get("checkpoints", 12), study["baselines"])
     whole = EXTRACTED[chapter] is _followed

@@ -46,6 +46,19 @@ def test_a_map_of_trainings_has_one_piece_a_cell():
     assert [p.study["seed"] for p in found] == [0, 30, 60, 90]
 
 
+def test_of_chapters_side_by_side_one_makes_trainings_and_the_others_find_them_stored():
+    first, second = "02_order_generalization", "03_three_phase_dynamics"
+    names = ["00_planted_logic", first, second, "when", "where_phases_end", "A_sparsity_conditions"]
+    chapters = {name: all_of(name) for name in names}
+    assert work.makers_first(chapters) == [
+        "00_planted_logic", first, "when", "A_sparsity_conditions", second, "where_phases_end",
+    ]  # fmt: skip
+    alone = all_of(second, seed=7)
+    assert work.makers_first({first: chapters[first], second: alone, "when": chapters["when"]}) == [
+        first, second, "when",
+    ]  # fmt: skip
+
+
 def test_all_samples_there_are_are_dealt_to_the_networks():
     chapter = "networks"
     (piece, *_) = work.pieces(chapter, {**all_of(chapter), "train_size": None, "baselines": 1})
