@@ -18,7 +18,7 @@ from symgen.book.stopping import Commands, doing, only_new
 from symgen.fingerprints import BOOK
 
 
-@click.group(cls=Commands)
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="symgen")
 def app() -> None:
     """Run the chapters, build the site, check stored outputs."""
@@ -33,7 +33,7 @@ def new(folder: Path) -> None:
         lay_out(book, folder)
     names = presets.chapter_names(folder)
     click.echo(f"{folder} holds the book's {len(names)} chapters; now:")
-    click.echo(f"  cd {folder}\n  symgen run {names[0]}\n  symgen html")
+    click.echo(f"  cd {folder}\n  symgen run {names[0]} --open")
 
 
 @app.command()

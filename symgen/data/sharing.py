@@ -1,13 +1,17 @@
 """Interactions in a folder, or in a data set of the Hugging Face hub, for others to read."""
 
+import contextlib
 import tempfile
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
+
 from symgen.data.hub import is_path, local_folder, unavailable, working_folder
 from symgen.interactions import Interactions
+from symgen.split.sampled import FORMAT, SampledInteractions
 
 
-def push(found: Interactions, place: str, name: str = "interactions") -> None:
+def push(found: Interactions | SampledInteractions, place: str, name: str = "interactions") -> None:
     """Put interactions where others find them; `pull` reads them.
 
     Args:
@@ -45,7 +49,9 @@ def push(found: Interactions, place: str, name: str = "interactions") -> None:
         )  # fmt: skip
 
 
-def pull(place: str, name: str = "interactions", revision: str | None = None) -> Interactions:
+def pull(
+    place: str, name: str = "interactions", revision: str | None = None
+) -> Interactions | SampledInteractions:
     """Read what `push` has put into a folder or into a data set of the hub.
 
     Args:
@@ -59,7 +65,7 @@ def pull(place: str, name: str = "interactions", revision: str | None = None) ->
     """
     file = _file(name)
     if folder := _folder(place) or local_folder(place, revision):
-        return Interactions.load(folder / file)
+        return _load(folder / file)
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -67,6 +73,14 @@ def pull(place: str, name: str = "interactions", revision: str | None = None) ->
         path = hf_hub_download(place, file, repo_type="dataset", revision=revision)
     except (OSError, HfHubHTTPError, ValueError) as error:
         raise unavailable(place, "data set", file, error) from error
+    return _load(path)
+
+
+def _load(path: str | Path) -> Interactions | SampledInteractions:
+    """Read a file of either kind."""
+    with contextlib.suppress(OSError, SafetensorError), safe_open(path, framework="pt") as file:
+        if (file.metadata() or {}).get("format") == FORMAT:
+            return SampledInteractions.load(path)
     return Interactions.load(path)
 
 

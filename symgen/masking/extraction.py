@@ -20,6 +20,7 @@ from symgen.masking.outputs import Value, Variables, masked_outputs
 from symgen.masking.patches import ImageVariables
 from symgen.masking.sampled import sampled_outputs
 from symgen.masking.shares import share
+from symgen.masking.spans import TextVariables
 from symgen.masking.states import evaluating
 from symgen.memory import device_of, dtype_of
 from symgen.split.design import draw_states
@@ -93,7 +94,7 @@ def extract(
             processes were given different things.
         RuntimeError: under torchrun, where another process failed or did not call this.
     """
-    _check(model, inputs, variables, mask_value, states, held_out)
+    _check(model, inputs, variables, mask_value, states, held_out, names)
     if callable(mask_value):
         with evaluating(model), torch.inference_mode():
             mask_value = mask_value(model)
@@ -132,7 +133,7 @@ def extract(
 
 @not_a_result
 def _check(
-    model: Any, inputs: Any, variables: Any, mask_value: Any, states: Any, held_out: int
+    model: Any, inputs: Any, variables: Any, mask_value: Any, states: Any, held_out: int, names: Any
 ) -> None:
     """Refuse what people give at first, before anything runs.
 
@@ -149,6 +150,10 @@ def _check(
             f"the target is {inputs.y!r:.50}; samples have a leading axis, also a single one: "
             "symgen.Inputs(x[None], [y])"
         )
+    if isinstance(names, str):
+        raise ValueError(f"names is the text {names!r:.50}; expected a list with one a variable")
+    if isinstance(model, type):
+        raise ValueError(f"the network is the class {model.__name__}; make one of it first")
     if not callable(model):
         raise ValueError(
             f"{type(model).__name__} cannot be called; pass its method that gives log odds or log "
@@ -168,17 +173,27 @@ def _check(
             "variables are one row for all samples or a row for each: (sample or 1, *position), "
             "such as np.arange(8)[None] for the columns of a table"
         )
+    masked = callable(mask_value) or isinstance(mask_value, MaskValue)
+    if type(mask_value).__name__ in ("Series", "DataFrame"):
+        raise ValueError(
+            f"the mask value is a {type(mask_value).__name__}; pass its numbers: .to_numpy(float)"
+        )
+    if isinstance(variables, TextVariables):
+        _check_texts(inputs.x, masked)
     if isinstance(variables, ImageVariables):
         images = inputs.x
+        if not isinstance(model, nn.Module):
+            raise ValueError(
+                "patches are masked inside a network, and this is a function; give it the number "
+                "of the variable at each position of x, as for a table: see masked_outputs"
+            )
         if isinstance(images, np.ndarray) or (isinstance(images, Tensor) and images.dim() == 3):
             told = "torch.from_numpy(x).float()" if isinstance(images, np.ndarray) else "x[:, None]"
             raise ValueError(
                 f"x is {type(images).__name__} of shape {tuple(images.shape)}; expected images as "
                 f"a floating tensor (sample, channel, height, width), such as {told}"
             )
-        if isinstance(model, nn.Module) and not (
-            callable(mask_value) or isinstance(mask_value, MaskValue)
-        ):
+        if not masked:
             raise ValueError(
                 f"the mask value is {type(mask_value).__name__}; patches need one that knows its "
                 "layer: symgen.mean_feature(model, images), with layer=None to mask the pictures "
@@ -203,13 +218,30 @@ def _check(
 
 
 @not_a_result
+def _check_texts(x: Any, masked: bool) -> None:
+    """Refuse texts that are not encoded, and a text classifier's words without what masks them."""
+    if isinstance(x, str) or (isinstance(x, list | tuple) and any(isinstance(t, str) for t in x)):
+        raise ValueError(
+            "x holds texts; encode them as the network reads them: "
+            'tokenizer(texts, padding=True, return_tensors="pt")'
+        )
+    if isinstance(x, Tensor | Mapping) and not masked:
+        raise ValueError(
+            "words of a text classifier are masked by an embedding: "
+            "token_embedding(model, tokenizer.mask_token_id) or, where there is no mask token, "
+            "mean_embedding(model), both of symgen.masking.mask_values"
+        )
+
+
+@not_a_result
 def _check_first_outputs(model: nn.Module, x: Tensor | Mapping) -> None:
-    """Refuse a classifier that returns probabilities, by its first two samples.
+    """Refuse a classifier that returns probabilities or no numbers, by its first two samples.
 
     A network that passed is not run again for it, since outputs that are stored need no run either.
 
     Raises:
         ValueError: see `check_no_probabilities`.
+        FloatingPointError: for what is NaN or infinite.
     """
 
     def some(x: Any) -> Any:
@@ -225,6 +257,12 @@ def _check_first_outputs(model: nn.Module, x: Tensor | Mapping) -> None:
         with suppress(Exception), evaluating(model), torch.inference_mode():
             found = logits_of(call(model, first))
         if found.dim() == 2 and found.shape[1] > 1:
+            if not bool(found.isfinite().all()):
+                row = int((~found.isfinite().all(1)).nonzero()[0])
+                raise FloatingPointError(
+                    f"sample {row}: the network's logits are NaN or infinite with nothing masked; "
+                    "look for such numbers in its weights and in this input"
+                )
             check_no_probabilities(found)
         return {"passed": torch.ones(())}
 
@@ -232,7 +270,8 @@ def _check_first_outputs(model: nn.Module, x: Tensor | Mapping) -> None:
     known = [each for each in given if isinstance(each, Tensor)]
     # A few numbers of each weight tell networks apart well enough.
     few = [w.detach().flatten()[:8].float() for w in model.parameters() if not w.is_meta]
-    cached("checks", {"network": type(model).__name__, "weights": few, "x": known}, run)
+    # Networks of the same weights differ by what stands behind them, such as a softmax.
+    cached("checks", {"network": repr(model), "weights": few, "x": known}, run)
 
 
 def count_of(variables: Variables) -> int:

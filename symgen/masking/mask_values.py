@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -54,6 +55,7 @@ def mean_feature(
     Raises:
         ValueError: when there is no image, or no such layer.
     """
+    _refuse_array(images)
     batches = images.split(batch_size) if isinstance(images, Tensor) else images
     count, total = 0, torch.zeros(())
     with evaluating(model), torch.inference_mode():
@@ -189,12 +191,23 @@ def refuse_without_maps(model: nn.Module, images: Any, layer: str | None) -> Non
     """
     if layer is None or not isinstance(images, Tensor) or images.dim() != 4:
         return
+    if layer != "first_relu":
+        check_layer(model, layer)
     with evaluating(model), torch.inference_mode():
         maps = feature_maps(model, images[:1])
     if all(first is False for first in maps.values()):
         raise ValueError(
             f"no layer of {type(model).__name__} returns (sample, channel, height, width), so its "
             "patches can be masked in the images alone: symgen.mean_feature(model, images, None)"
+        )
+
+
+@refusal
+def _refuse_array(images: Any) -> None:
+    if isinstance(images, np.ndarray):
+        raise ValueError(
+            f"images are an array of shape {images.shape}; expected a tensor: "
+            "torch.from_numpy(images).float()"
         )
 
 

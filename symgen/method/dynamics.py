@@ -276,6 +276,22 @@ class Dynamics(Curves):
 
 
 @refusal
+def _refuse_no_runs(run: Any, baselines: Any) -> None:
+    several = isinstance(baselines, Sequence)
+    for what, one in [("run", run), *(("baseline", b) for b in (baselines if several else ()))]:
+        if not hasattr(one, "steps") or not hasattr(one, "load"):
+            raise ValueError(
+                f"a {what} is {type(one).__name__}; expected a training with checkpoints. Of your "
+                "own make symgen.Checkpoints(files, build); of a finished network alone "
+                "symgen.Checkpoints([lambda: network])"
+            )
+    if not several:
+        raise ValueError(
+            f"baselines are {type(baselines).__name__}; expected a list, also of a single one"
+        )
+
+
+@refusal
 def _refuse_sampled(found: Sequence[Any]) -> None:
     for one in found:
         if not isinstance(one, Interactions):
@@ -305,9 +321,10 @@ def track(
         progress: whether to show a bar.
 
     Raises:
-        ValueError: where `extract` takes a sample of the masked states; of the baselines already,
-            which come first.
+        ValueError: for what has no checkpoints; where `extract` takes a sample of masked states,
+            of the baselines already, which come first.
     """
+    _refuse_no_runs(run, baselines)
     steps = list(run.steps if steps is None else steps)
 
     def at(source: Any, step: int) -> Any:

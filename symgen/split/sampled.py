@@ -137,15 +137,16 @@ class SampledInteractions:
             for row, x in zip(best, self.effects, strict=True)
         ]
 
-    @property
-    def and_(self) -> Tensor:
-        """Not there: raises an AttributeError that says what is."""
+    def __getattr__(self, name: str) -> Any:
+        """Say of what only `Interactions` have what there is instead."""
+        if name not in {*dir(Interactions), "and_", "or_"} or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        n = vars(self).get("n", 0)
+        few = f"; up to {EXACT_LAST} variables dense() gives such" if n <= EXACT_LAST else ""
         raise AttributeError(
-            "interactions of sampled states have no effect for each of all 2^n sets; those they "
-            "have are in to_frame(), and up to 16 variables dense() gives Interactions"
+            f"interactions of sampled states have no {name!r}, for which effects of all 2^n sets "
+            f"are needed; those they have are in to_frame() and strongest(){few}"
         )
-
-    or_ = and_
 
     def to_frame(self, names: Any = None) -> pd.DataFrame:
         """Return the nonzero interactions as a tidy table, largest first within a sample.

@@ -8,6 +8,8 @@ import torch
 
 import symgen
 from symgen.data.sharing import pull, push
+from symgen.split.design import draw_states
+from symgen.split.sampled import SampledInteractions, sparsify_sampled
 
 FOUND = symgen.sparsify(torch.tensor([[0.0, 1.0, 1.0, 3.0], [0.0, 2.0, 0.0, 1.0]]))
 
@@ -43,6 +45,16 @@ def test_what_is_pulled_from_a_hub_is_what_was_pushed(hub):
     assert pull("me/results", "epoch-10") == FOUND
     with pytest.raises(FileNotFoundError, match=r'"me/results" could not be had.*epoch-11'):
         pull("me/results", "epoch-11")
+
+
+def test_interactions_of_sampled_states_are_shared_too(hub, tmp_path):
+    states = draw_states(20, 60)
+    found = sparsify_sampled(((states & 5) == 5).double()[None], states, 20, max_order=2)
+    for place in (str(tmp_path / "mine"), "me/results"):
+        push(found, place)
+        again = pull(place)
+        assert isinstance(again, SampledInteractions)
+        assert again.to_frame().equals(found.to_frame())
 
 
 def test_a_copy_under_symgen_data_is_taken_first(hub, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from torch import nn
 from symgen import draw_patches, extract, mean_feature
 from symgen.masking.extraction import _check as check
 from symgen.masking.hooks import Inputs
+from symgen.masking.spans import TextVariables
 
 TABLE, ROW = np.zeros((2, 3)), np.zeros(3)
 PICTURES = torch.rand(2, 1, 6, 6)
@@ -30,6 +31,7 @@ def linear(x):
 
 PATCHES = draw_patches(2, n=4, grid=2)
 OWN = np.arange(3)[None]
+WORDS, IDS = TextVariables((((1,), (2,)),) * 2), torch.ones(2, 4, dtype=torch.long)
 GIVEN = {
     "one label": ((linear, Inputs(ROW, np.int64(1)), OWN, 0.0), r"Inputs\(x\[None\], \[y\]\)"),
     "one tensor": ((linear, Inputs(ROW, torch.tensor(1)), OWN, 0.0), "also a single one"),
@@ -43,6 +45,12 @@ GIVEN = {
     "array": ((network(), Inputs(PICTURES.numpy(), [0, 1]), PATCHES, 0.0), "torch.from_numpy"),
     "no channel": ((network(), Inputs(PICTURES[:, 0], [0, 1]), PATCHES, 0.0), r"x\[:, None\]"),
     "too many": ((linear, Inputs(np.zeros((1, 20)), [0]), np.arange(20)[None], 0.0), "states=500"),
+    "class": ((nn.Sequential, Inputs(PICTURES, [0, 1]), PATCHES, 0.0), "is the class Sequential"),
+    "function": ((linear, Inputs(PICTURES, [0, 1]), PATCHES, 0.0), "inside a network"),
+    "series": ((linear, Inputs(TABLE, [0, 1]), OWN, pd.Series(ROW)), r"\.to_numpy\(float\)"),
+    "texts": ((network(), Inputs(["a b", "c d"], [0, 1]), WORDS, 0.0), "padding=True"),
+    "token": ((network(), Inputs(IDS, [0, 1]), WORDS, "[MASK]"), r"mean_embedding\(model\)"),
+    "no token": ((network(), Inputs(IDS, [0, 1]), WORDS, None), r"mean_embedding\(model\)"),
     "no inputs": ((linear, TABLE, OWN, 0.0), "symgen.Inputs"),
 }
 
@@ -51,13 +59,18 @@ GIVEN = {
 def test_what_cannot_work_is_told_before_anything_runs(what):
     given, message = GIVEN[what]
     with pytest.raises(ValueError, match=message):
-        check(*given, None, 100)
+        check(*given, None, 100, None)
+
+
+def test_names_are_a_list():
+    with pytest.raises(ValueError, match="names is the text 'abc'"):
+        check(linear, Inputs(TABLE, [0, 1]), OWN, 0.0, None, 100, "abc")
 
 
 @pytest.mark.parametrize("states", [1, 300.0, True, 8])
 def test_states_that_cannot_be_drawn_are_told_with_what_was_given(states):
     with pytest.raises(ValueError, match="states is|states = 8 and held_out = 100"):
-        check(linear, Inputs(TABLE, [0, 1]), OWN, 0.0, states, 100)
+        check(linear, Inputs(TABLE, [0, 1]), OWN, 0.0, states, 100, None)
 
 
 def test_extract_checks_what_it_is_given():
@@ -87,6 +100,24 @@ def test_a_network_that_ends_in_a_softmax_is_refused_at_hidden_layers_too(states
     with pytest.raises(ValueError, match="returns probabilities.*expected logits"):
         extract(sure, *given, states=states, held_out=4, progress=False)
     extract(network(), *given, progress=False)
+
+
+def test_a_softmax_is_noticed_behind_a_network_that_has_passed():
+    """Its weights and samples are those of the network without it."""
+    plain = network()
+    given = Inputs(PICTURES, [0, 1]), PATCHES, mean_feature(plain, PICTURES, None)
+    extract(plain, *given, progress=False)
+    with pytest.raises(ValueError, match="returns probabilities.*expected logits"):
+        extract(nn.Sequential(plain, nn.Softmax(-1)), *given, progress=False)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_first_sample_without_numbers_is_told(bad):
+    pictures = PICTURES.clone()
+    pictures[0, 0, 0, 0] = bad
+    value = mean_feature(network(), PICTURES)
+    with pytest.raises(FloatingPointError, match="sample 0: the network's logits are NaN"):
+        extract(network(), Inputs(pictures, [0, 1]), PATCHES, value, progress=False)
 
 
 def test_log_odds_may_stand_in_a_column():

@@ -697,6 +697,10 @@ def test_a_network_without_any_map_is_masked_in_its_images_and_says_so(layer):
     if layer != "first_relu":
         with pytest.raises(ValueError, match=told):
             masked_outputs(model, x, target, variables, zero_feature(model, layer), progress=False)
+    with pytest.raises(ValueError, match="no layer 'patchez'; nearest names: patches"):
+        mean_feature(model, x, "patchez")
+    with pytest.raises(ValueError, match=r"an array .*torch.from_numpy\(images\).float"):
+        mean_feature(model, x.numpy(), None)
     mask_value = mean_feature(model, x, None)
     v = masked_outputs(model, x, target, variables, mask_value, progress=False)
     torch.testing.assert_close(v, by_hand(model, x, target, variables, mask_value))

@@ -203,6 +203,14 @@ def test_losses_and_gap_of_a_summary_are_those_of_the_same_samples(pair):
     assert change == mean_difference(*moved[::-1])
 
 
+def test_what_has_no_checkpoints_is_not_followed():
+    run = symgen.Checkpoints([lambda: np.sum])
+    with pytest.raises(ValueError, match=r"a baseline is Linear; .*Checkpoints\(\[lambda: network"):
+        symgen.track(run, [torch.nn.Linear(2, 2)], symgen.extract)
+    with pytest.raises(ValueError, match="a run is Linear"):
+        symgen.track(torch.nn.Linear(2, 2), [run], symgen.extract)
+
+
 def test_a_training_is_not_followed_by_a_sample_of_the_states_which_the_baselines_tell_first():
     looked = []
 

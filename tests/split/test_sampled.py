@@ -1,5 +1,8 @@
 """The sparsest model of sampled masked states: planted logic, certificates, and what is refused."""
 
+import copy
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -142,6 +145,20 @@ def test_the_table_the_dense_form_and_samples_agree():
     wide = sparsify_sampled(torch.zeros(1, 9), draw_states(20, 9), 20, max_order=1)
     with pytest.raises(ValueError, match=r"n = 20: 2\^20 effects"):
         wide.dense()
+
+
+@pytest.mark.parametrize("name", ["and_", "salient", "to_xarray", "possible"])
+def test_what_takes_all_sets_says_what_there_is(name):
+    v, states, _ = planted(20, 60, 1)
+    found = sparsify_sampled(v[None], states, 20, max_order=1)
+    with pytest.raises(AttributeError, match=f"no '{name}'.*to_frame.. and strongest..$"):
+        getattr(found, name)
+    few = sparsify_sampled(v[None, :20], draw_states(8, 20), 8, max_order=1)
+    with pytest.raises(AttributeError, match="dense.. gives such"):
+        getattr(few, name)
+    with pytest.raises(AttributeError, match="object has no attribute 'nothing'"):
+        found.nothing  # noqa: B018
+    assert copy.deepcopy(found).n == pickle.loads(pickle.dumps(found)).n == 20
 
 
 @pytest.mark.parametrize("names", [None, [f"a{i}" for i in range(20)]])
