@@ -24,8 +24,8 @@ HELD = {
     "removal_gap": "Taking out what does not generalize closes a part of the loss gap.",
     "removal_shrunk": "It closes more of the gap than making the network less sure of itself "
     "(control of ours).",
-    "extractor_count": "By the published procedure the number of interactions falls farther at "
-    "first than by the exact split.",
+    "extractor_count": "By the procedure that earlier papers of the field published, the number of "
+    "interactions falls farther at first than by the exact split.",
     "power_predicts": "Over many trainings, a lower generalization power goes with a wider gap.",
     "power_beats_simpler": "It tells the loss gap better than simpler measures do, two of which "
     "are parts of the gap (control of ours).",
@@ -72,7 +72,8 @@ def held(claims: pd.DataFrame, effects: pd.DataFrame, cells: pd.DataFrame) -> st
             alone = cells[CELLS[name]]
             against = alone.isin(["opposite", "absent"]).sum()
             told = [
-                f"on average over {len(cells)} cells of our map; alone, shown in "
+                f"on average over {first.repetitions:.0f} of {len(cells)} cells of our map; alone, "
+                "shown in "
                 f"{alone.eq('shown').sum()}, absent or opposite in {against}"
             ]
         tested = rows[rows["verdict"].ne("not tested")]

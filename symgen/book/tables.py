@@ -314,7 +314,8 @@ def verdict_matrix(table: pd.DataFrame) -> tuple[Page, pd.DataFrame]:
         lines.append(f"<tr><td>{html.escape(words[name])}</td>{cells}</tr>")
     settings = "".join(f"<li>{html.escape(name)}</li>" for name in wide.columns)
     legend = " ".join(signed(verdict) for verdict in VERDICTS)
-    return Page("\n".join([*lines, "</table>", f"<p>{legend}</p><ol>{settings}</ol>"])), wide
+    named = f"<details><summary>The settings, by number</summary><ol>{settings}</ol></details>"
+    return Page("\n".join([f"<p>{legend}</p>", named, *lines, "</table>"])), wide
 
 
 def _number(value: Any) -> str:

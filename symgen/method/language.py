@@ -14,7 +14,7 @@ from symgen.data.texts import split_texts
 from symgen.interactions import Interactions
 from symgen.masking.mask_values import mask_ids
 from symgen.masking.prompts import Prompt, draw_prompts
-from symgen.method.statistics import cut, interval
+from symgen.method.statistics import Interval, cut, interval
 from symgen.method.transfer import generalization_power, interaction_count, transfer
 from symgen.models.language import LanguageModel, open_language_model
 
@@ -158,8 +158,11 @@ class LanguageStudy:
         measures = {
             "v(none)": lambda inter: interval(inter.bias),
             "interactions": lambda inter: cut(interval(interaction_count(inter)), 0),
-            "shared": lambda inter: interval(
-                generalization_power(usual, transfer(usual, inter)), share=True
+            # Of the choice itself it is no measurement.
+            "shared": lambda inter: (
+                Interval(1.0, 1.0, 1.0)
+                if inter is usual
+                else interval(generalization_power(usual, transfer(usual, inter)), share=True)
             ),
         }
         rows = [

@@ -64,17 +64,17 @@ def test_the_map_counts_before_a_single_setting():
             ("03", "power", "main", 0.3, 0.2, 0.4, 8, "trainings", "shown"),
             ("03", "power", "main", -0.1, -0.2, -0.05, 8, "trainings", "shown"),
             ("03", "power", "texts", 0.7, 0.2, 0.9, 4, "trainings", "undecided"),
-            ("when", "power", "map", 0.1, -0.2, 0.4, 24, "cells", "undecided"),
+            ("when", "power", "map", 0.1, -0.2, 0.4, 2, "cells", "undecided"),
         ),
         pd.DataFrame(),
         CELLS,
     )
     assert "undecided</span>" in told and "shown</span>" not in told
     line, numbers = told.split("<details>")
-    assert "on average over 3 cells of our map; alone, shown in 2, absent or opposite in 1" in line
+    assert "on average over 2 of 3 cells of our map; alone, shown in 2, absent or opposite in 1" in line
     assert "; [one case](03): shown; [more](when)" in line and "+0.70" not in told
     of_map, beside = numbers.split("; ")
-    assert "+0.10" in of_map and "(map, 24 cells)" in of_map and "+0.30" not in of_map
+    assert "+0.10" in of_map and "(map, 2 cells)" in of_map and "+0.30" not in of_map
     assert beside.startswith("+0.30 [+0.20, +0.40], then -0.10 [-0.20, -0.05], margin 0.02 (main,")
 
 

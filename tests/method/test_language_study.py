@@ -105,12 +105,12 @@ def test_choices_of_masking_are_compared_with_that_of_the_study(study):
         shared = symgen.transfer(found["mean"], inter)
         power = symgen.generalization_power(found["mean"], shared)
         expected = symgen.interval(power, share=True)
-        wanted = [*map(pytest.approx, expected)]
+        # Its own share is no measurement, and has no interval.
+        wanted = [1, 1, 1] if choice == "mean" else [*map(pytest.approx, expected)]
         assert [*rows.loc[("shared", choice)]] == wanted
         assert rows.loc[("v(none)", choice), "mean"] == pytest.approx(float(inter.bias.mean()))
         count = symgen.interaction_count(inter).mean()
         assert rows.loc[("interactions", choice), "mean"] == pytest.approx(float(count))
-    assert rows.loc[("shared", "mean"), "mean"] == 1
 
 
 TAKE = "foggy monday in winter , the tall sailor of the harbor , hungry , will take"
