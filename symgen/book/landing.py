@@ -37,6 +37,7 @@ ANSWERS = {
     "shown in every setting": lambda found: found.eq("shown").all(),
     "shown in some settings": lambda found: found.eq("shown").any(),
     "not so, or no difference": lambda found: found.isin(["opposite", "absent"]).mean() >= 0.5,
+    "not so in some settings": lambda found: found.isin(["opposite", "absent"]).any(),
     "our runs cannot say": lambda found: True,
 }
 

@@ -71,7 +71,7 @@ def test_the_map_counts_before_a_single_setting():
     )
     assert "undecided</span>" in told and "shown</span>" not in told
     line, numbers = told.split("<details>")
-    assert "on average over 2 of 3 cells of our map; alone, shown in 2, absent or opposite in 1" in line
+    assert "on average over 2 of 3 cells of our map; alone, shown in 2, absent" in line
     assert "; [one case](03): shown; [more](when)" in line and "+0.70" not in told
     of_map, beside = numbers.split("; ")
     assert "+0.10" in of_map and "(map, 2 cells)" in of_map and "+0.30" not in of_map
@@ -117,13 +117,14 @@ def test_the_figure_is_the_one_of_the_cases():
 
 
 def test_the_answer_sorts_each_claim_once_by_its_largest_preset():
-    texts = {"a": "A <b>", "b": "B", "c": "C", "d": "D", "e": "E", "f": "F"}
+    texts = {"a": "A <b>", "b": "B", "c": "C", "d": "D", "e": "E", "f": "F", "g": "G"}
     found = [
         ("a", "quick", "x", "absent"), ("a", "cpu", "x", "shown"), ("a", "cpu", "y", "shown"),
         ("b", "quick", "x", "shown"), ("b", "quick", "y", "undecided"),
         ("c", "quick", "x", "opposite"), ("c", "quick", "y", "undecided"),
         ("d", "cpu", "x", "undecided"), ("d", "cpu", "y", "not tested"),
         ("e", None, None, "not tested"), ("f", "cpu", "x", "undecided"),
+        ("g", "cpu", "x", "opposite"), ("g", "cpu", "y", "undecided"), ("g", "cpu", "z", "undecided"),
     ]  # fmt: skip
     table = pd.DataFrame(found, columns=["claim", "preset", "setting", "verdict"])
     table["place"] = table["claim"].map(lambda c: "control of ours" if c == "b" else "Fig. 2")
@@ -132,11 +133,11 @@ def test_the_answer_sorts_each_claim_once_by_its_largest_preset():
     table["open"] = table["claim"].map({"f": "absent or opposite"}).fillna("")
     table["paper_value"] = table["claim"].map({"d": "not tested in the paper"}).fillna("for all")
     page, rows = answer(table)
-    everywhere, some, no, unknown = ANSWERS
-    assert rows["answer"].tolist() == [everywhere, some, no, unknown, unknown, no]
-    assert rows["control"].tolist() == [False, True, False, True, False, False]
-    assert rows["shown"].tolist() == [2, 1, 0, 0, 0, 0]
-    assert rows["settings"].tolist() == [2, 2, 2, 1, 0, 1]
+    everywhere, some, no, partly, unknown = ANSWERS
+    assert rows["answer"].tolist() == [everywhere, some, no, unknown, unknown, no, partly]
+    assert rows["control"].tolist() == [False, True, False, True, False, False, False]
+    assert rows["shown"].tolist() == [2, 1, 0, 0, 0, 0, 0]
+    assert rows["settings"].tolist() == [2, 2, 2, 1, 0, 1, 3]
     assert rows["preset"].tolist()[:4] == ["cpu", "quick", "quick", "cpu"]
     text = page._repr_html_()
     assert '03.html">A &lt;b&gt;</a> <small>(2 of 2, cpu)' in text and text.count("not tested") == 1
