@@ -124,7 +124,8 @@ def test_the_answer_sorts_each_claim_once_by_its_largest_preset():
         ("c", "quick", "x", "opposite"), ("c", "quick", "y", "undecided"),
         ("d", "cpu", "x", "undecided"), ("d", "cpu", "y", "not tested"),
         ("e", None, None, "not tested"), ("f", "cpu", "x", "undecided"),
-        ("g", "cpu", "x", "opposite"), ("g", "cpu", "y", "undecided"), ("g", "cpu", "z", "undecided"),
+        ("g", "cpu", "x", "opposite"),
+        ("g", "cpu", "y", "undecided"), ("g", "cpu", "z", "undecided"),
     ]  # fmt: skip
     table = pd.DataFrame(found, columns=["claim", "preset", "setting", "verdict"])
     table["place"] = table["claim"].map(lambda c: "control of ours" if c == "b" else "Fig. 2")
