@@ -63,7 +63,7 @@ def mean_feature(
             batch = batch[0] if isinstance(batch, tuple | list) else batch
             batch = batch.to(device_of(model), dtype_of(model))
             if not count:
-                refuse_without_maps(model, batch, layer)
+                _refuse_no_relu(model, batch, layer)
                 layer = None if layer is None else find_layer(model, layer, batch[:1])
                 way = Cut(layer)
                 at_once = max(1, FEATURE_BYTES // way.below(model, batch[:1])[0].nbytes)
@@ -200,6 +200,13 @@ def refuse_without_maps(model: nn.Module, images: Any, layer: str | None) -> Non
             f"no layer of {type(model).__name__} returns (sample, channel, height, width), so its "
             "patches can be masked in the images alone: symgen.mean_feature(model, images, None)"
         )
+
+
+@refusal
+def _refuse_no_relu(model: nn.Module, images: Any, layer: str | None) -> None:
+    # A layer that is named is taken at its word here, at every step of a penalty, say.
+    if layer == "first_relu":
+        refuse_without_maps(model, images, layer)
 
 
 @refusal
