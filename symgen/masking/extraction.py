@@ -257,12 +257,13 @@ def _check_first_outputs(model: nn.Module, x: Tensor | Mapping) -> None:
         with suppress(Exception), evaluating(model), torch.inference_mode():
             found = logits_of(call(model, first))
         if found.dim() == 2 and found.shape[1] > 1:
-            if not bool(found.isfinite().all()):
-                row = int((~found.isfinite().all(1)).nonzero()[0])
-                raise FloatingPointError(
-                    f"sample {row}: the network's logits are NaN or infinite with nothing masked; "
-                    "look for such numbers in its weights and in this input"
-                )
+            seen = [first] if isinstance(first, Tensor) and first.is_floating_point() else []
+            for what, each in zip(("logits", "input"), (found, *seen), strict=False):
+                if len(wrong := (~each.flatten(1).isfinite().all(1)).nonzero()):
+                    raise FloatingPointError(
+                        f"sample {int(wrong[0])}: the network's {what} with nothing masked is NaN "
+                        "or infinite; look for such numbers in its weights and in this input"
+                    )
             check_no_probabilities(found)
         return {"passed": torch.ones(())}
 

@@ -252,6 +252,7 @@ def sparsify_sampled(
         MemoryError: where the columns of all candidates do not fit.
 
     Example:
+        >>> from symgen.split.design import draw_states
         >>> states = draw_states(20, 200)
         >>> v = 3.0 * ((states & 7) == 7) - 1.0 * ((states & 24) != 0)
         >>> found = sparsify_sampled(v[None], states, 20, noise=0.01, max_order=3).strongest(2)

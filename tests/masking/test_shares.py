@@ -46,7 +46,7 @@ def patches(progress=False, x=images, value=lambda net: mean_feature(net, images
 
 def columns(x=table, model=product, **options):
     given = model, Inputs(x, [1] * len(x)), np.arange(8)[None], 0.0
-    return extract(*given, names="abcdefgh", progress=False, **options)
+    return extract(*given, names=[*"abcdefgh"], progress=False, **options)
 
 
 def sampled():
