@@ -257,8 +257,10 @@ def _check_first_outputs(model: nn.Module, x: Tensor | Mapping) -> None:
         with suppress(Exception), evaluating(model), torch.inference_mode():
             found = logits_of(call(model, first))
         if found.dim() == 2 and found.shape[1] > 1:
-            seen = [first] if isinstance(first, Tensor) and first.is_floating_point() else []
-            for what, each in zip(("logits", "input"), (found, *seen), strict=False):
+            seen = {"logits": found}
+            if isinstance(first, Tensor) and first.is_floating_point():
+                seen["input"] = first
+            for what, each in seen.items():
                 if len(wrong := (~each.flatten(1).isfinite().all(1)).nonzero()):
                     raise FloatingPointError(
                         f"sample {int(wrong[0])}: the network's {what} with nothing masked is NaN "

@@ -183,16 +183,14 @@ def find_layer(model: nn.Module, name: str = "first_relu", x: Any = None) -> str
 
 
 @refusal
-def refuse_without_maps(model: nn.Module, images: Any, layer: str | None) -> None:
-    """Refuse to mask patches at a layer of a network that has no feature map of any image.
+def refuse_without_maps(model: nn.Module, images: Any) -> None:
+    """Refuse to mask patches at any layer of a network that has no feature map of an image.
 
     Raises:
         ValueError: with what to do instead, since no other layer would do.
     """
-    if layer is None or not isinstance(images, Tensor) or images.dim() != 4:
+    if not isinstance(images, Tensor) or images.dim() != 4:
         return
-    if layer != "first_relu":
-        check_layer(model, layer)
     with evaluating(model), torch.inference_mode():
         maps = feature_maps(model, images[:1])
     if all(first is False for first in maps.values()):
@@ -206,7 +204,7 @@ def refuse_without_maps(model: nn.Module, images: Any, layer: str | None) -> Non
 def _refuse_no_relu(model: nn.Module, images: Any, layer: str | None) -> None:
     # A layer that is named is taken at its word here, at every step of a penalty, say.
     if layer == "first_relu":
-        refuse_without_maps(model, images, layer)
+        refuse_without_maps(model, images)
 
 
 @refusal

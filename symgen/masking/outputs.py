@@ -189,11 +189,11 @@ def _image_runner(model, x, target, variables, mask_value) -> StateRunner:
             f"x is {_describe(x)}; expected floating images (sample, channel, height, width)"
         )
     one = inputs_of(0, 1)
-    refuse_without_maps(model, one, mask_value.layer)
     way = cut_at(model, mask_value.layer, one)
     feature, _ = way.below(model, one)
     maps = {None: True} if mask_value.layer is None else feature_maps(model, one)
     if maps.get(mask_value.layer, False) is False:
+        refuse_without_maps(model, one)
         raise ValueError(
             f"layer {mask_value.layer!r} returns {tuple(feature.shape)} for one image; patches "
             f"need (1, channel, height, width): name {layers_to_mask(model, one)}"

@@ -277,18 +277,17 @@ class Dynamics(Curves):
 
 @refusal
 def _refuse_no_runs(run: Any, baselines: Any) -> None:
-    several = isinstance(baselines, Sequence)
-    for what, one in [("run", run), *(("baseline", b) for b in (baselines if several else ()))]:
+    if not isinstance(baselines, Sequence):
+        raise ValueError(
+            f"baselines are {type(baselines).__name__}; expected a list, also of a single one"
+        )
+    for what, one in [("run", run), *(("baseline", b) for b in baselines)]:
         if not hasattr(one, "steps") or not hasattr(one, "load"):
             raise ValueError(
                 f"a {what} is {type(one).__name__}; expected a training with checkpoints. Of your "
                 "own make symgen.Checkpoints(files, build); of a finished network alone "
                 "symgen.Checkpoints([lambda: network])"
             )
-    if not several:
-        raise ValueError(
-            f"baselines are {type(baselines).__name__}; expected a list, also of a single one"
-        )
 
 
 @refusal
