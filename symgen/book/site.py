@@ -155,7 +155,8 @@ def _table(book: Path, name: str, made: Mapping[str, Callable[[], Any]]) -> str:
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        return "" if pd.isna(value) else f"{value:.4g}"
+        form = ",.0f" if abs(value) >= 1000 else ".4g"
+        return "" if pd.isna(value) else f"{value:{form}}"
     return str(value).replace("|", "\\|")
 
 

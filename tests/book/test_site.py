@@ -14,6 +14,7 @@ from urllib.request import url2pathname
 
 import filelock
 import nbformat
+import pandas as pd
 import pytest
 import yaml
 from conftest import ROOT, small_chapter
@@ -128,6 +129,10 @@ def test_the_example_of_the_readme_runs():
 def test_markers_in_pages_become_tables():
     text = site._table(ROOT, "paper/reported.csv Appendix K", {})
     assert "VGG-11 on CIFAR-10 | 28 | percent" in text
+    wide = pd.DataFrame({"hours": [37153.9, 999.94, 0.01234, float("nan")]})
+    assert site._table(ROOT, "wide", {"wide": lambda: wide}).split() == [
+        *"| hours | | --- | | 37,154 | | 999.9 | | 0.01234 | | |".split()
+    ]
     costs = site._table(ROOT, "costs", {"costs": lambda: site._costs(ROOT, [])})
     for name in presets.chapter_names(ROOT):
         assert f"| [{name}]({name}) | quick |" in costs
