@@ -130,9 +130,8 @@ def test_markers_in_pages_become_tables():
     text = site._table(ROOT, "paper/reported.csv Appendix K", {})
     assert "VGG-11 on CIFAR-10 | 28 | percent" in text
     wide = pd.DataFrame({"hours": [37153.9, 999.94, 0.01234, float("nan")]})
-    assert site._table(ROOT, "wide", {"wide": lambda: wide}).split() == [
-        *["|", "hours", "|", "|", "---", "|", "|", "37,154", "|", "|", "999.9", "|", "|", "0.01234", "|", "|", "|"]
-    ]
+    _, _, *rows = site._table(ROOT, "wide", {"wide": lambda: wide}).splitlines()
+    assert rows == ["| 37,154 |", "| 999.9 |", "| 0.01234 |", "|  |"]
     costs = site._table(ROOT, "costs", {"costs": lambda: site._costs(ROOT, [])})
     for name in presets.chapter_names(ROOT):
         assert f"| [{name}]({name}) | quick |" in costs
