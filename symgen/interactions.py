@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from symgen.fingerprints import refusal
 from symgen.storage import atomic
 from symgen.transforms import and_or_outputs, count_variables, interaction_order, moebius
 
@@ -419,7 +420,17 @@ class Interactions:
                     return cls(*tensors, names, json.loads(said.get("about", "{}")))
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged ({error}); save the interactions again") from None
+        _refuse_sampled(path, found)
         raise ValueError(
             f"{path} holds {found!r}, not {FORMAT!r} as Interactions.save writes; find the "
             "interactions again with this version and save them"
+        )
+
+
+@refusal
+def _refuse_sampled(path: str | os.PathLike, found: str | None) -> None:
+    if found and found.startswith("symgen.sampled_interactions"):
+        raise ValueError(
+            f"{path} holds interactions of a sample of the masked states; read them with "
+            "SampledInteractions.load of symgen.split.sampled"
         )

@@ -17,6 +17,8 @@ from symgen.memory import device_of, dtype_of
 
 # What a layer's output for one batch may take, in bytes, before it is summed in float64.
 FEATURE_BYTES = 2**28
+# Channels of a picture at most: red, green, blue and opacity.
+COLOURS = 4
 
 
 @dataclass(frozen=True)
@@ -191,8 +193,17 @@ def refuse_without_maps(model: nn.Module, images: Any) -> None:
     """
     if not isinstance(images, Tensor) or images.dim() != 4:
         return
-    with evaluating(model), torch.inference_mode():
-        maps = feature_maps(model, images[:1])
+    try:
+        with evaluating(model), torch.inference_mode():
+            maps = feature_maps(model, images[:1])
+    except RuntimeError as error:
+        if images.shape[-1] <= COLOURS < images.shape[1]:
+            raise ValueError(
+                f"{type(model).__name__} cannot run images of shape {tuple(images.shape)}, whose "
+                "channels seem to be last; expected (sample, channel, height, width): "
+                "images.permute(0, 3, 1, 2)"
+            ) from error
+        raise
     if all(first is False for first in maps.values()):
         raise ValueError(
             f"no layer of {type(model).__name__} returns (sample, channel, height, width), so its "

@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from symgen.fingerprints import refusal
 from symgen.interactions import Interactions
 from symgen.method.statistics import Interval, check_draws, interval, resampled
 
@@ -51,9 +53,11 @@ def transfer(
         any sample.
 
     Raises:
-        ValueError: for an unknown metric, no baseline, or other shapes than the target's.
+        ValueError: for an unknown metric, no baseline, or other shapes or names of variables than
+            the target's.
     """
     baselines = [baselines] if isinstance(baselines, Interactions) else list(baselines)
+    _refuse_other_names(target, baselines)
     shapes = [tuple(b.and_.shape) for b in baselines]
     if not baselines or any(s != tuple(target.and_.shape) for s in shapes):
         raise ValueError(
@@ -81,6 +85,30 @@ def transfer(
     if metric == "similarity":
         best = best.where((target.total_effect[..., None, None] > 0) & scaled, torch.nan)
     return best[..., 0, :], best[..., 1, :]
+
+
+@refusal
+def _refuse_other_names(target: Interactions, baselines: Sequence[Interactions]) -> None:
+    for number, baseline in enumerate(baselines):
+        if target.names is None or baseline.names is None:
+            continue
+        # In any order: relabelled ones are the chance level.
+        same = np.atleast_1d((np.sort(target.names) == np.sort(baseline.names)).all(-1))
+        if same.all():
+            continue
+        first = int(same.argmin())
+        theirs, ours = (list(np.atleast_2d(x.names)[first]) for x in (baseline, target))
+        raise ValueError(
+            f"baseline {number} has other samples or variables: sample {first} has "
+            f"{', '.join(theirs)} there and {', '.join(ours)} in the target; extract both on the "
+            "same samples (dataclasses.replace(baseline, names=None) compares them nevertheless)"
+        )
+
+
+@refusal
+def _refuse_no_share(g: Any) -> None:
+    if g is None:
+        raise ValueError("g is None; expected what transfer(inter, baselines) returns")
 
 
 def order_spectrum(
@@ -146,6 +174,7 @@ def generalization_power(
         H in [0, 1], NaN for a sample without salient interactions of these orders, or without a
         total effect (v[N] = v[0]).
     """
+    _refuse_no_share(g)
     kept, total = _strengths(inter, g, orders, tau, relative_to)
     return kept / total.where(total > 0, torch.nan)
 

@@ -26,6 +26,7 @@ from symgen.masking.patches import draw_patches
 from symgen.masking.spans import TextVariables
 from symgen.masking.states import log_odds
 from symgen.memory import BatchSizeWarning
+from symgen.models.registry import build_network
 from symgen.split.sparsify import sparsify
 
 
@@ -685,6 +686,15 @@ class Linear(nn.Module):
     def forward(self, x):
         cut = x.unfold(2, 4, 4).unfold(3, 4, 4).permute(0, 2, 3, 1, 4, 5)
         return self.head(self.act(self.patches(cut.reshape(len(x), -1, 48))).mean(1))
+
+
+def test_images_with_channels_last_are_told_so():
+    model, x = build_network("cnn", image_size=32), torch.rand(2, 32, 32, 3)
+    with pytest.raises(ValueError, match=r"\(2, 32, 32, 3\), whose channels seem to be last"):
+        mean_feature(model, x)
+    # What is amiss is something else.
+    with pytest.raises(RuntimeError, match="channels"):
+        mean_feature(model, torch.rand(2, 5, 32, 32))
 
 
 @pytest.mark.parametrize("layer", ["patches", "act", "head", "first_relu"])

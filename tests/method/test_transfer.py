@@ -1,6 +1,7 @@
 """Transfer, spectra, H, N, removal and phases, against their definitions by brute force."""
 
 import dataclasses
+import inspect
 import itertools
 import json
 import math
@@ -249,6 +250,20 @@ ABOUT = {"model": {"run": "1f", "step": 3}, "inputs": "<script>"}
 def known():
     """Interactions of three samples with names and an identity."""
     return dataclasses.replace(random_interactions(1), names=NAMES, about=ABOUT)
+
+
+def test_interactions_of_other_samples_do_not_transfer():
+    inter = known()
+    moved = inter.relabelled([1, 2, 3, 0])
+    nameless = dataclasses.replace(inter, names=None)
+    for baseline in (nameless, moved):
+        symgen.transfer(inter, baseline)
+        symgen.transfer(baseline, inter)
+    others = dataclasses.replace(inter, names=[NAMES[0], ["<b>", "f", "o", "h"], NAMES[2]])
+    with pytest.raises(ValueError, match="sample 1 has <b>, f, o, h there and <b>, f, g, h in"):
+        symgen.transfer(inter, [nameless, others])
+    with pytest.raises(ValueError, match="g is None; expected what transfer"):
+        inspect.unwrap(symgen.generalization_power)(inter, None)  # as without the checks of types
 
 
 def test_names_and_identity_stay_with_the_interactions(tmp_path):

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from scipy.optimize import linprog
 
+from symgen.interactions import Interactions
 from symgen.split.design import candidates, design, draw_states
 from symgen.split.sampled import COST, SampledInteractions, sparsify_sampled
 from symgen.split.sparsify import sparsify
@@ -171,6 +172,8 @@ def test_they_are_read_again_as_they_were_saved(tmp_path, names):
     found.save(path)
     again = SampledInteractions.load(path)
     assert (again.n, again.about) == (20, about)
+    with pytest.raises(ValueError, match=r"masked states; .* SampledInteractions\.load"):
+        Interactions.load(path)
     for name, x in vars(found).items():
         if isinstance(x, torch.Tensor):
             y = getattr(again, name)
