@@ -22,7 +22,7 @@ from symgen.book import processes
 from symgen.book.editions import edition_folder
 from symgen.book.parameters import DATASETS, NETWORKS
 from symgen.book.presets import BookError, defaults, read_chapter
-from symgen.book.work import BATCH, Piece, growth, pieces
+from symgen.book.work import BATCH, SOME, Piece, growth, pieces, spoken
 
 GIB = 2**30
 #: Seconds from which on a run is asked for before it starts.
@@ -34,6 +34,10 @@ LOADS, HOST = 4, 0.8 * GIB
 EVALUATED = 800
 # Texts that come with the package; pixels of an unknown image.
 GENERATED, SIDE = {"tokens": 16, "vocabulary": 200}, 32
+# Tokens of a word, of a masked prompt by its variables, and texts whose words are counted.
+OF_WORD, OF_VARIABLE, COUNTED = 1.3, 4, 500
+# Texts of a step.
+TEXTS = 32
 # Of a bill of which nothing is known.
 NOTHING = (None, None, None, None)
 
@@ -80,6 +84,8 @@ def bills(
         elif unknown:
             told = ", ".join(sorted(unknown))
             found.append(Bill(chapter, *NOTHING, f"not known: network {told}"))
+        elif any(spoken(chapter, parameters, lambda _: 1)):
+            found.append(_spoken(chapter, parameters, cores or processes.cores()))
         elif work:
             found.append(Bill(chapter, *NOTHING, "timed below"))
             counted[number] = work
@@ -174,10 +180,64 @@ def _training(piece: Piece, speed: Any) -> tuple[float, float, float]:
     samples, states = piece.extracted * study["samples"], 2 ** study["n"]
     seconds = piece.networks * (steps + records)
     seconds += samples * (state * states + speed.splits(study["n"]))
+    seconds += piece.descended * speed.steps(study["n"])
     # Outputs, AND and OR effects, 8 bytes each.
     disk = piece.networks * asked.weights * (looks + 2) + samples * states * 3 * 8
     # Weights, gradients, states of the optimizer, and the copies made to store them.
     return seconds, disk, 6 * asked.weights + 1.3 * BATCH * asked.kept
+
+
+def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int) -> Bill:
+    """Return the bill of a chapter on language models."""
+    import torch
+
+    from symgen.models import speed
+
+    learned, length = parameters.get("old", parameters["dataset"]), parameters["length"]
+    work = spoken(chapter, parameters, lambda name: _texts(name)[0])
+    tokens = min(length, _texts(learned)[1])
+    n, rows = parameters["n"], 2 ** parameters["n"]
+    rate, split = speed.measure_speech(), speed.measure_speed().splits(n)
+    gpu = torch.cuda.is_available()
+    seconds, disk, held = LOADS * _loading(), 0.0, []
+    size = {"torch.bfloat16": 2, "bfloat16": 2, "float16": 2}.get(str(parameters["dtype"]), 4) / 4
+    for number, each in enumerate(work):
+        try:
+            asked = speed.token_demand(
+                each.model, parameters["width"], parameters["layers"],
+                int(1.5 * parameters["vocabularies"][number]),
+            )  # fmt: skip
+        except (FileNotFoundError, ImportError, ValueError) as error:
+            told = str(error).split(" (")[0].split("; ")[0]
+            return Bill(chapter, *NOTHING, f"not known: {told}")
+        run = each.trained * tokens * rate.train(asked.operations)
+        run += each.masked * speed.tree_tokens(OF_VARIABLE * n, n) * rate.masked(asked.operations)
+        run += each.masked * split
+        seconds += run / (1 if gpu else min(cores, each.apart))
+        disk += each.masked * rows * 3 * 8
+        # Weights alone, or what trains them too; adapters are few.
+        weights = asked.weights * size
+        if each.trained and not parameters.get("lora"):
+            weights, disk = 6 * asked.weights, disk + each.followed * weights
+        batch = parameters.get("batch_size", TEXTS) * tokens * asked.kept
+        held.append(weights + (1.3 * batch * size if each.trained else 0.0))
+    memory = sum(held)
+    host, device = (HOST, memory) if gpu else (HOST + memory, 0.0)
+    return Bill(chapter, seconds, disk, host, device, "timed here")
+
+
+def _texts(name: str) -> tuple[int, float]:
+    """Return how many texts a data set has for one model, and their tokens; of one that is not
+    here, what others have at most."""
+    from symgen.data.hub import local_folder
+    from symgen.data.texts import split_texts
+
+    known = DATASETS.get(name)
+    if not (known and known.words) and not local_folder(name):
+        return SOME, math.inf
+    part = split_texts(name)["target"]
+    some = part[:COUNTED]
+    return len(part), 1 + OF_WORD * sum(len(text.split()) for text in some) / len(some)
 
 
 def _stored(piece: Piece) -> dict[str, bool]:

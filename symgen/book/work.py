@@ -8,6 +8,8 @@ from symgen.book.parameters import BASELINES, DATASETS, SPLITS, STUDY
 
 # Samples trained with together (see `TrainingConfig`).
 BATCH = 64
+# Learning rates of the published procedure.
+RATES = 3
 # Training samples where all there are are taken and their number is not known.
 SOME = 6000
 
@@ -33,7 +35,10 @@ EXTRACTED: dict[str, Callable[[int, int], int]] = {
     "choices": lambda c, b: 16,
     "networks": lambda c, b: 0,
     "E_penalty": lambda c, b: 1 + b,
+    "extractor": lambda c, b: c + b,
 }  # fmt: skip
+# Chapters on language models.
+SPOKEN = ("05_llm_interactions", "06_fine_tuning")
 # By what the time of other chapters grows; n counts as 2**n, and lists by their length.
 GROWS = (
     "epochs", "train_size", "tune_epochs", "tune_size", "seeds", "samples", "steps", "functions",
@@ -51,6 +56,7 @@ class Piece(NamedTuple):
         extracted: times that the interactions of all samples are extracted in each.
         whole: whether each training is stored as a whole; see `symgen.method.trainings.measure`.
         longer: how many times as long its steps are as plain ones.
+        descended: of each training, steps of the published procedure times samples.
     """
 
     study: dict[str, Any]
@@ -59,6 +65,7 @@ class Piece(NamedTuple):
     extracted: int
     whole: bool
     longer: float = 1.0
+    descended: float = 0.0
 
     @property
     def size(self) -> int:
@@ -100,6 +107,13 @@ def pieces(chapter: str, parameters: Mapping[str, Any]) -> list[Piece]:
             found.append(({**main, "split": split, "baselines": 1, "checkpoints": 1}, side))
     found += [({**main, **other}, side) for other in parameters.get("others", [])]
     plain = [_piece(chapter, *each) for each in found]
+    if "levels" in parameters:
+        # Of planted functions of two sizes, and of all outputs as they are and scaled.
+        looks = EXTRACTED[chapter](parameters["looks"], main["baselines"])
+        planted = parameters["functions"] * 2 * len(parameters["levels"]) / seeds
+        descended = RATES * parameters["steps"] * (planted + 2 * main["samples"] * looks)
+        each = plain[0]._replace(trainings=1, extracted=looks, descended=descended)
+        return [each] * seeds  # one after the other
     if "strengths" not in parameters:
         return plain
     # Plain, random, penalized and decayed ones, and those that tune the latter two; beside each
@@ -125,6 +139,63 @@ def makers_first(chapters: Mapping[str, Mapping[str, Any]]) -> list[str]:
         (later if any(study in made for study in whole) else first).append(name)
         made += whole
     return first + later
+
+
+class Spoken(NamedTuple):
+    """What a chapter does with one language model.
+
+    Attributes:
+        model: its name.
+        trained: texts that it is trained on, times the passes over them.
+        masked: prompts of which all masked states run.
+        apart: how many parts of this can run side by side.
+        followed: checkpoints that its trainings keep.
+    """
+
+    model: str
+    trained: float
+    masked: int
+    apart: int = 1
+    followed: int = 0
+
+
+def spoken(
+    chapter: str, parameters: Mapping[str, Any], texts: Callable[[str], int]
+) -> list[Spoken]:
+    """Return what a chapter does with language models, the model and the baseline; else nothing.
+
+    Args:
+        chapter: its name.
+        parameters: all of them, defaults included.
+        texts: how many texts a data set has for one model to learn from.
+    """
+    if chapter not in SPOKEN:
+        return []
+    p, tuned = parameters, chapter == "06_fine_tuning"
+    named, learned = (p["model"], p["baseline"]), p["old"] if tuned else p["dataset"]
+    prompts = 1 if p.get("prompt") else p["samples"]
+    seeds = p.get("seeds", 1)
+    domains = [p["dataset"], *p["further"]] if tuned else []
+    # The baseline learns from both parts where the model has learned from none.
+    parts = (1, 1 if named[0] == "tiny-llama" else 2)
+    passes = [
+        seeds * p["epochs"] * (p["train_size"] or part * texts(learned)) if name == "tiny-llama"
+        else 0 for name, part in zip(named, parts, strict=True)
+    ]  # fmt: skip
+    if not tuned:
+        others = len({*p["maskings"]} - {p["masking"]})
+        return [
+            Spoken(named[0], passes[0], prompts + others * min(prompts, 10)),
+            Spoken(named[1], passes[1], prompts),
+        ]
+    # Each tuning has a twin, and its prompts are looked at before, on the way, and by the twin.
+    tunings = sum(2 * seeds * p["tune_epochs"] * (p["tune_size"] or texts(d)) for d in domains)
+    apart, every = seeds * len(domains), seeds * len(domains) * prompts
+    looks = p["checkpoints"] + 2
+    return [
+        Spoken(named[0], passes[0] + tunings, every * looks, apart, 2 * apart * looks),
+        Spoken(named[1], passes[1], every, apart),
+    ]
 
 
 def _piece(chapter: str, study: dict[str, Any], trainings: int) -> Piece:

@@ -1,27 +1,48 @@
-"""How fast this machine is now, and how much a network asks of it: no weights, no data."""
+"""How fast this machine is now, and how much a network asks of it: no weights, no data.
 
+Of language models nothing is loaded but their configurations; what is counted of them is counted
+by token.
+"""
+
+import contextlib
 import functools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from symgen.data.hub import from_pretrained, import_transformers
 from symgen.fingerprints import not_a_result
-from symgen.masking.mask_values import mean_feature
+from symgen.masking.mask_values import mean_embedding, mean_feature
 from symgen.masking.outputs import masked_outputs
 from symgen.masking.patches import draw_patches
+from symgen.masking.spans import TextVariables
+from symgen.models.language import CAUSAL_LMS, tiny_llama
 from symgen.models.registry import build_network, device, lookup
+from symgen.split.published import RATES, published
 from symgen.split.sparsify import sparsify
 
 # Networks that are timed: name, pixels a side, samples of a step, and variables of the two samples
 # that are masked. A step of the first is mostly overhead, one of the second arithmetic.
 TIMED = (("cnn", 20, 64, 9), ("resnet18", 32, 8, 3))
+# Configurations of the paper's models, so that nobody is asked for them: tokens, widths of the
+# residual stream and inside of a block, blocks, heads, and heads of keys and values.
+QWEN = ("Qwen2Config", (152064, 3584, 18944, 28, 28, 4))
+PUBLISHED = {
+    "Qwen/Qwen2.5-7B": QWEN, "Qwen/Qwen2.5-7B-Instruct": QWEN,
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-8B":
+        ("LlamaConfig", (128256, 4096, 14336, 32, 32, 8)),
+}  # fmt: skip
+# Language models that are timed: width, layers; and the tokens and variables of the two prompts.
+SPOKEN, TOKENS, WORDS = ((64, 2), (256, 4)), 24, 6
 # Samples that are split, their variables, and how much longer one variable more takes.
 SPLIT, VARIABLES, GROWTH = 8, 7, 2.1
+# Times that these samples are descended on at once, and steps.
+MANY, STEPS = 32, 20
 
 
 @not_a_result
@@ -111,6 +132,98 @@ def demand(
 
 
 @not_a_result
+@functools.cache
+def token_demand(name: str, width: int = 64, layers: int = 2, vocabulary: int = 512) -> Demand:
+    """Return what one token asks of a causal language model; its last layer is left out.
+
+    Args:
+        name: "tiny-llama", or as in `load_causal_lm`; of others than the first the configuration is
+            read, which may ask the hub.
+        width, layers, vocabulary: of a "tiny-llama".
+
+    Raises:
+        FileNotFoundError: where there is no such model here, nor a way to the hub.
+
+    Example:
+        >>> token_demand("tiny-llama", width=64, layers=2).weights
+        558336
+    """
+    if name == "tiny-llama":
+        with torch.device("meta"):
+            model = tiny_llama(vocabulary, width, layers)
+    else:
+        config = _configuration(CAUSAL_LMS.get(name, name))
+        with torch.device("meta"):
+            model = import_transformers().AutoModelForCausalLM.from_config(config)
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, TOKENS, dtype=torch.long), logits_to_keep=1)
+    weights = sum(p.nbytes for p in model.parameters())
+    # Each layer keeps about so many numbers a token: what enters and leaves its parts.
+    config = model.config.get_text_config()
+    kept = config.num_hidden_layers * (8 * config.hidden_size + 4 * config.intermediate_size) * 4
+    return Demand(counter.get_total_flops() / TOKENS, weights, kept)
+
+
+def _configuration(name: str) -> Any:
+    if name not in PUBLISHED:
+        return from_pretrained("AutoConfig", name)
+    kind, shape = PUBLISHED[name]
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+             "num_attention_heads", "num_key_value_heads")  # fmt: skip
+    return getattr(import_transformers(), kind)(**dict(zip(names, shape, strict=True)))
+
+
+@not_a_result
+class Speech(NamedTuple):
+    """What language models need on this machine, with one thread where it has no GPU.
+
+    Attributes:
+        train: seconds of a token, forward and backward, by operations.
+        masked: seconds of a token of the tree of masked prompts, by operations.
+    """
+
+    train: Rate
+    masked: Rate
+
+
+@not_a_result
+def measure_speech() -> Speech:
+    """Time a few steps and masked prompts of two small language models, in some seconds."""
+    steps, masked = [], []
+    tokens = torch.arange(8 * 64).reshape(8, 64) % 500
+    places = tuple((p,) for p in range(1, TOKENS, TOKENS // WORDS))
+    prompts, variables = list(tokens[:2, :TOKENS]), TextVariables((places,) * 2)
+    targets = torch.zeros(2, dtype=torch.long)
+    with _one_thread():
+        for width, layers in SPOKEN:
+            asked = token_demand("tiny-llama", width, layers).operations
+            model = tiny_llama(512, width, layers).to(device())
+            step = functools.partial(_spoken_step, model, tokens.to(device()))
+            steps.append((asked, _seconds(step) / tokens.numel()))
+            given = (model, prompts, targets, variables, mean_embedding(model.eval()))
+            run = functools.partial(masked_outputs, *given, progress=False)
+            masked.append((asked, _seconds(run) / (2 * tree_tokens(TOKENS, WORDS))))
+    return Speech(Rate.through(*steps), Rate.through(*masked))
+
+
+def _spoken_step(model: nn.Module, tokens: Tensor) -> float:
+    loss = model.train()(tokens, labels=tokens).loss
+    model.zero_grad()
+    loss.backward()
+    return loss.item()
+
+
+def tree_tokens(tokens: float, n: int) -> float:
+    """Return how many tokens run for all masked prompts, with variables evenly along the prompt.
+
+    Example:
+        >>> tree_tokens(40, 10)  # of 40,960
+        8188.0
+    """
+    return tokens / n * 2 * (2**n - 1) + tokens / n
+
+
+@not_a_result
 class Speed(NamedTuple):
     """What this machine needs, with one thread where it has no GPU.
 
@@ -118,41 +231,57 @@ class Speed(NamedTuple):
         train: seconds of a training sample, forward and backward, by operations.
         masked: seconds of v on one masked state, by operations.
         split: seconds of the split of one sample with `VARIABLES` variables.
+        step: seconds of one step of the published procedure, for one of many samples likewise.
     """
 
     train: Rate
     masked: Rate
     split: float
+    step: float = 0.0
 
     def splits(self, n: int) -> float:
         """Return about how many seconds the split of one sample with n variables takes."""
         return self.split * GROWTH ** (n - VARIABLES)
 
+    def steps(self, n: int) -> float:
+        """Return about how many seconds a step of the published procedure takes for one sample."""
+        return self.step * GROWTH ** (n - VARIABLES)
+
 
 @not_a_result
 def measure_speed() -> Speed:
     """Time a few steps, masked outputs and splits on this machine, in some seconds."""
+    with _one_thread(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        steps, masked, split = [], [], 0.0
+        for network, side, batch, few in TIMED:
+            asked = demand(network, side).operations
+            model = build_network(network, image_size=side).to(device())
+            images = torch.rand(max(batch, SPLIT), 3, side, side)
+            step = functools.partial(_step, model, images[:batch])
+            steps.append((asked, _seconds(step) / batch))
+            run = functools.partial(_outputs, model.eval(), images[:2], few)
+            masked.append((asked, _seconds(run) / 2 ** (few + 1)))
+            if not split:
+                v = _outputs(model, images[:SPLIT], VARIABLES)
+                split = _seconds(functools.partial(sparsify, v, progress=False)) / SPLIT
+                descend = functools.partial(
+                    published, v.repeat(MANY, 1), rate=RATES[1], steps=STEPS
+                )
+        each = _seconds(descend) / (SPLIT * MANY * STEPS)
+    return Speed(Rate.through(*steps), Rate.through(*masked), split, each)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread where there is no GPU, as trainings do that run side by side."""
     threads = torch.get_num_threads()
-    if device().type == "cpu":  # as where trainings run side by side
+    if device().type == "cpu":
         torch.set_num_threads(1)
     try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            steps, masked, split = [], [], 0.0
-            for network, side, batch, few in TIMED:
-                asked = demand(network, side).operations
-                model = build_network(network, image_size=side).to(device())
-                images = torch.rand(max(batch, SPLIT), 3, side, side)
-                step = functools.partial(_step, model, images[:batch])
-                steps.append((asked, _seconds(step) / batch))
-                run = functools.partial(_outputs, model.eval(), images[:2], few)
-                masked.append((asked, _seconds(run) / 2 ** (few + 1)))
-                if not split:
-                    v = _outputs(model, images[:SPLIT], VARIABLES)
-                    split = _seconds(functools.partial(sparsify, v, progress=False)) / SPLIT
+        yield
     finally:
         torch.set_num_threads(threads)
-    return Speed(Rate.through(*steps), Rate.through(*masked), split)
 
 
 def _seconds(do: Callable[[], Any]) -> float:

@@ -69,7 +69,7 @@ def test_all_samples_there_are_are_dealt_to_the_networks():
 def test_every_chapter_that_trains_is_counted_at_every_preset(preset):
     for chapter in presets.chapter_names(ROOT):
         parameters = all_of(chapter, preset)
-        own = {"attributions", "your_own_network", "extractor", "paper_vs_here", "more_variables"}
+        own = {"attributions", "your_own_network", "paper_vs_here", "more_variables"}
         assert bool(work.pieces(chapter, parameters)) == (
             "network" in parameters and chapter not in own
         )
@@ -148,6 +148,80 @@ def test_other_chapters_are_scaled_from_their_stored_execution(book):
     assert bill_of(book, dataset="other")[0].basis == "not known: another dataset"
     stored(book, 30.0, {"n": 4})
     assert bill_of(book)[0].seconds == 15.0
+
+
+def test_the_published_procedure_is_counted_for_each_training_one_after_the_other(monkeypatch):
+    given = {"seeds": 3, "looks": 4, "samples": 5, "functions": 6, "levels": [0.0, 0.1], "steps": 7}
+    found = work.pieces("extractor", {**all_of("extractor"), **given})
+    assert [(p.trainings, p.networks, p.extracted) for p in found] == [(1, 3, 4 + 2)] * 3
+    # Three rates on six functions of two sizes with two kinds of noise, and on outputs twice.
+    assert sum(p.descended for p in found) == 3 * 7 * (6 * 2 * 2 + 2 * 3 * 5 * 6)
+    rate = speed.Rate(0.0, 0.0)
+    timed = speed.Speed(rate, rate, 0.0, 2.0)
+    monkeypatch.setattr(speed, "measure_speed", lambda: timed)
+    monkeypatch.setattr(bills, "_loading", lambda: 0.0)
+    rows = bills._timed({0: found}, cores=2)
+    n = found[0].study["n"]
+    assert rows[0][0] == pytest.approx(sum(p.descended for p in found) * timed.steps(n))
+
+
+def test_language_models_are_counted_by_their_texts_and_prompts():
+    asked = []
+
+    def texts(name):
+        asked.append(name)
+        return 100
+
+    given = all_of("05_llm_interactions", samples=12, epochs=3, maskings=["mean", "corpus", "_"])
+    found = work.spoken("05_llm_interactions", given, texts)
+    tiny = "tiny-llama"
+    assert found == [work.Spoken(tiny, 300, 12 + 20), work.Spoken(tiny, 300, 12)]
+    assert work.spoken("05_llm_interactions", {**given, "prompt": "a"}, texts)[0].masked == 1 + 2
+    loaded = {**given, "model": "stories260k", "train_size": 7}
+    assert [s.trained for s in work.spoken("05_llm_interactions", loaded, texts)] == [0, 21]
+    assert set(asked) == {"planted-facts"}
+    given = all_of("06_fine_tuning", samples=4, seeds=2, epochs=3, tune_size=50, tune_epochs=2,
+                   checkpoints=5, further=["planted-facts"])  # fmt: skip
+    model, baseline = work.spoken("06_fine_tuning", given, texts)
+    # Two models of each seed; of each domain and seed a tuning and its twin.
+    assert model == work.Spoken(tiny, 2 * 300 + 2 * 2 * 2 * 100, 2 * 2 * 4 * 7, 4, 2 * 4 * 7)
+    assert baseline == work.Spoken(tiny, 2 * 300, 2 * 2 * 4, 4)
+    assert work.spoken("02_order_generalization", given, texts) == []
+
+
+def test_a_chapter_on_language_models_has_a_bill(monkeypatch):
+    token = speed.Speech(speed.Rate(1.0, 0.0), speed.Rate(0.01, 0.0))
+    monkeypatch.setattr(speed, "measure_speech", lambda: token)
+    monkeypatch.setattr(speed, "measure_speed", lambda: EVEN)
+    monkeypatch.setattr(bills, "_loading", lambda: 0.0)
+    monkeypatch.setattr(bills, "_texts", lambda name: (100, 20.0))
+
+    def bill(**given):
+        given = {"epochs": 1, "samples": 1, "maskings": ["mean"], "n": 3, **given}
+        resolved = presets.resolve(ROOT, "05_llm_interactions", "quick", given)
+        return bills.bills(ROOT, [("05_llm_interactions", resolved, True)], cores=1)[0]
+
+    tree = speed.tree_tokens(12, 3)
+    assert tree == 4 * (1 + 2 + 4 + 8)
+    found = bill()
+    assert found.seconds == pytest.approx(2 * (100 * 20 + tree / 100))
+    assert found.basis == "timed here" and found.host > bills.HOST
+    # A model that is loaded is not trained, and its configuration is known, or read.
+    loaded = bill(model="qwen2.5-7b")
+    assert loaded.seconds == pytest.approx(100 * 2 * 20 + 2 * tree / 100)
+    halved = bill(model="qwen2.5-7b", dtype="bfloat16")
+    assert loaded.host > 7.6e9 * 4
+    assert halved.host == pytest.approx(loaded.host - 7.6e9 * 2, rel=0.01)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    unknown = bill(model="no/such-model")
+    assert unknown.seconds is None and 'not known: model "no/such-model"' in unknown.basis
+
+
+def test_texts_are_counted_where_they_are(monkeypatch):
+    count, tokens = bills._texts("planted-facts")
+    assert 5000 < count < 7000 and 20 < tokens < 60
+    monkeypatch.delenv("SYMGEN_DATA", raising=False)
+    assert bills._texts("no/such-texts") == (work.SOME, float("inf"))
 
 
 def test_what_a_presets_own_execution_took_is_told_and_is_no_bill(book):
@@ -237,7 +311,7 @@ def test_what_a_network_asks_is_counted_as_it_is():
 def test_a_machine_is_timed_with_one_thread_and_left_as_it_was(monkeypatch):
     import torch
 
-    threads, times, state = [], iter(range(1, 9)), torch.random.get_rng_state()
+    threads, times, state = [], iter(range(1, 10)), torch.random.get_rng_state()
 
     def seconds(do):
         threads.append(torch.get_num_threads())
@@ -245,9 +319,11 @@ def test_a_machine_is_timed_with_one_thread_and_left_as_it_was(monkeypatch):
 
     before = torch.get_num_threads()
     monkeypatch.setattr(speed, "_seconds", seconds)
-    monkeypatch.setattr(speed, "_outputs", lambda *_: None)
+    monkeypatch.setattr(speed, "_outputs", lambda *_: torch.zeros(8, 128))
     found = speed.measure_speed()
     assert found.split == 3 / 8 and found.splits(8) == pytest.approx(2.1 * 3 / 8)
+    # 8 samples 32 times, 20 steps.
+    assert found.step == 6 / 5120 and found.steps(6) == pytest.approx(6 / 5120 / 2.1)
     assert found.train(speed.demand("resnet18").operations) == pytest.approx(4 / 8)
     assert torch.get_num_threads() == before and set(threads) == {1}
     assert torch.equal(state, torch.random.get_rng_state())
