@@ -35,7 +35,7 @@ EVALUATED = 800
 # Texts that come with the package; pixels of an unknown image.
 GENERATED, SIDE = {"tokens": 16, "vocabulary": 200}, 32
 # Tokens of a word, of a masked prompt by its variables, and texts whose words are counted.
-OF_WORD, OF_VARIABLE, COUNTED = 1.3, 4, 500
+OF_WORD, OF_VARIABLE, COUNTED = 1.3, 5, 500
 # Texts of a step.
 TEXTS = 32
 # Of a bill of which nothing is known.
@@ -193,9 +193,10 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int) -> Bill:
 
     from symgen.models import speed
 
-    learned, length = parameters.get("old", parameters["dataset"]), parameters["length"]
     work = spoken(chapter, parameters, lambda name: _texts(name)[0])
-    tokens = min(length, _texts(learned)[1])
+    length, tokens = parameters["length"], _texts(parameters.get("old", parameters["dataset"]))[1]
+    if parameters["tail"] or math.isinf(tokens):  # else long ones are several pieces
+        tokens = min(length, tokens)
     n, rows = parameters["n"], 2 ** parameters["n"]
     rate, split = speed.measure_speech(), speed.measure_speed().splits(n)
     gpu = torch.cuda.is_available()
@@ -203,15 +204,14 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int) -> Bill:
     size = {"torch.bfloat16": 2, "bfloat16": 2, "float16": 2}.get(str(parameters["dtype"]), 4) / 4
     for number, each in enumerate(work):
         try:
-            asked = speed.token_demand(
-                each.model, parameters["width"], parameters["layers"],
-                int(1.5 * parameters["vocabularies"][number]),
-            )  # fmt: skip
+            words = int(1.5 * parameters["vocabularies"][number])
+            shape = (each.model, parameters["width"], parameters["layers"], words)
+            asked, last = speed.token_demand(*shape), speed.token_demand(*shape, last=True)
         except (FileNotFoundError, ImportError, ValueError) as error:
             told = str(error).split(" (")[0].split("; ")[0]
             return Bill(chapter, *NOTHING, f"not known: {told}")
         run = each.trained * tokens * rate.train(asked.operations)
-        run += each.masked * speed.tree_tokens(OF_VARIABLE * n, n) * rate.masked(asked.operations)
+        run += each.masked * speed.tree_tokens(OF_VARIABLE * n, n) * rate.masked(last.operations)
         run += each.masked * split
         seconds += run / (1 if gpu else min(cores, each.apart))
         disk += each.masked * rows * 3 * 8
@@ -219,7 +219,7 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int) -> Bill:
         weights = asked.weights * size
         if each.trained and not parameters.get("lora"):
             weights, disk = 6 * asked.weights, disk + each.followed * weights
-        batch = parameters.get("batch_size", TEXTS) * tokens * asked.kept
+        batch = parameters.get("batch_size", TEXTS) * min(length, tokens) * asked.kept
         held.append(weights + (1.3 * batch * size if each.trained else 0.0))
     memory = sum(held)
     host, device = (HOST, memory) if gpu else (HOST + memory, 0.0)

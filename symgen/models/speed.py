@@ -37,8 +37,9 @@ PUBLISHED = {
     "deepseek-ai/DeepSeek-R1-Distill-Llama-8B":
         ("LlamaConfig", (128256, 4096, 14336, 32, 32, 8)),
 }  # fmt: skip
-# Language models that are timed: width, layers; and the tokens and variables of the two prompts.
-SPOKEN, TOKENS, WORDS = ((64, 2), (256, 4)), 24, 6
+# Language models that are timed: width, layers, and tokens of the vocabulary, which a step of the
+# second is mostly spent on, as with small models; tokens and variables of the two prompts.
+SPOKEN, TOKENS, WORDS = ((64, 2, 512), (128, 3, 4096)), 24, 6
 # Samples that are split, their variables, and how much longer one variable more takes.
 SPLIT, VARIABLES, GROWTH = 8, 7, 2.1
 # Times that these samples are descended on at once, and steps.
@@ -133,13 +134,16 @@ def demand(
 
 @not_a_result
 @functools.cache
-def token_demand(name: str, width: int = 64, layers: int = 2, vocabulary: int = 512) -> Demand:
-    """Return what one token asks of a causal language model; its last layer is left out.
+def token_demand(
+    name: str, width: int = 64, layers: int = 2, vocabulary: int = 512, last: bool = False
+) -> Demand:
+    """Return what one token asks of a causal language model.
 
     Args:
         name: "tiny-llama", or as in `load_causal_lm`; of others than the first the configuration is
             read, which may ask the hub.
         width, layers, vocabulary: of a "tiny-llama".
+        last: whether only the last token has logits, as of masked prompts.
 
     Raises:
         FileNotFoundError: where there is no such model here, nor a way to the hub.
@@ -156,11 +160,13 @@ def token_demand(name: str, width: int = 64, layers: int = 2, vocabulary: int = 
         with torch.device("meta"):
             model = import_transformers().AutoModelForCausalLM.from_config(config)
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        model(torch.zeros(1, TOKENS, dtype=torch.long), logits_to_keep=1)
+        model(torch.zeros(1, TOKENS, dtype=torch.long), logits_to_keep=int(last))
     weights = sum(p.nbytes for p in model.parameters())
-    # Each layer keeps about so many numbers a token: what enters and leaves its parts.
+    # About so many numbers a token are kept: what enters and leaves the parts of each layer, and
+    # the logits and what the loss makes of them.
     config = model.config.get_text_config()
-    kept = config.num_hidden_layers * (8 * config.hidden_size + 4 * config.intermediate_size) * 4
+    layer = 8 * config.hidden_size + 4 * config.intermediate_size
+    kept = 4 * (config.num_hidden_layers * layer + 2 * config.vocab_size)
     return Demand(counter.get_total_flops() / TOKENS, weights, kept)
 
 
@@ -190,18 +196,19 @@ class Speech(NamedTuple):
 def measure_speech() -> Speech:
     """Time a few steps and masked prompts of two small language models, in some seconds."""
     steps, masked = [], []
-    tokens = torch.arange(8 * 64).reshape(8, 64) % 500
+    tokens = torch.arange(16 * 256).reshape(16, 256) % 500
     places = tuple((p,) for p in range(1, TOKENS, TOKENS // WORDS))
     prompts, variables = list(tokens[:2, :TOKENS]), TextVariables((places,) * 2)
     targets = torch.zeros(2, dtype=torch.long)
     with _one_thread():
-        for width, layers in SPOKEN:
-            asked = token_demand("tiny-llama", width, layers).operations
-            model = tiny_llama(512, width, layers).to(device())
+        for shape in SPOKEN:
+            model = tiny_llama(shape[2], *shape[:2]).to(device())
             step = functools.partial(_spoken_step, model, tokens.to(device()))
+            asked = token_demand("tiny-llama", *shape).operations
             steps.append((asked, _seconds(step) / tokens.numel()))
             given = (model, prompts, targets, variables, mean_embedding(model.eval()))
             run = functools.partial(masked_outputs, *given, progress=False)
+            asked = token_demand("tiny-llama", *shape, last=True).operations
             masked.append((asked, _seconds(run) / (2 * tree_tokens(TOKENS, WORDS))))
     return Speech(Rate.through(*steps), Rate.through(*masked))
 
