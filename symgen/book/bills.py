@@ -167,16 +167,16 @@ def _training(piece: Piece, speed: Any) -> tuple[float, float, float]:
     """Return seconds, bytes on the disk and bytes of memory of one training of a piece."""
     from symgen.models.speed import demand
 
-    study, known = piece.study, DATASETS.get(piece.study["dataset"])
+    study, known, size = piece.study, DATASETS.get(piece.study["dataset"]), _size(piece)
     asked = demand(
         study["network"], side=(known and known.side) or SIDE,
         **(GENERATED if known and known.words else {}),
         width=study.get("options", {}).get("width"),
     )  # fmt: skip
     state, looks = speed.masked(asked.operations), study.get("checkpoints", 12) + 1
-    steps = speed.train(asked.operations) * piece.size * study["epochs"] * piece.longer
+    steps = speed.train(asked.operations) * size * study["epochs"] * piece.longer
     evaluated = study.get("evaluation_size") or EVALUATED
-    records = state * (min(piece.size, evaluated) + evaluated) * looks
+    records = state * (min(size, evaluated) + evaluated) * looks
     samples, states = piece.extracted * study["samples"], 2 ** study["n"]
     seconds = piece.networks * (steps + records)
     seconds += samples * (state * states + speed.splits(study["n"]))
@@ -185,6 +185,18 @@ def _training(piece: Piece, speed: Any) -> tuple[float, float, float]:
     disk = piece.networks * asked.weights * (looks + 2) + samples * states * 3 * 8
     # Weights, gradients, states of the optimizer, and the copies made to store them.
     return seconds, disk, 6 * asked.weights + 1.3 * BATCH * asked.kept
+
+
+def _size(piece: Piece) -> int:
+    """Return how many samples each network of a piece is trained on; of data that are here, all."""
+    from symgen.data.hub import local_folder, open_splits
+
+    name = piece.study["dataset"]
+    if piece.study.get("train_size") is None and (Path(name).is_dir() or local_folder(name)):
+        # What cannot be read is told by the chapter, better.
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return len(open_splits(name)["train"]()) // piece.networks
+    return piece.size
 
 
 def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int) -> Bill:

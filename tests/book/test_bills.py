@@ -217,6 +217,19 @@ def test_a_chapter_on_language_models_has_a_bill(monkeypatch):
     assert unknown.seconds is None and 'not known: model "no/such-model"' in unknown.basis
 
 
+def test_samples_are_counted_where_they_are(monkeypatch, tmp_path):
+    monkeypatch.setenv("SYMGEN_DATA", str(tmp_path))
+    study = {"dataset": "a/b", "train_size": None}
+    piece = work.Piece(study, 1, 3, 0, False)
+    assert bills._size(piece) == piece.size == work.SOME
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/train.jsonl").write_text('{"text": "a", "label": 0}\n' * 30)
+    assert bills._size(piece) == 10
+    assert bills._size(piece._replace(study={**study, "train_size": 7})) == 7
+    (tmp_path / "a/b/train.jsonl").write_text("no lines")
+    assert bills._size(piece) == work.SOME
+
+
 def test_texts_are_counted_where_they_are(monkeypatch):
     count, tokens = bills._texts("planted-facts")
     assert 5000 < count < 7000 and 20 < tokens < 60
