@@ -15,6 +15,12 @@ from symgen.method.statistics import Interval
 
 #: Of the book that comes with the package.
 DATA = BOOK / "data"
+# What a rule about samples means where trainings are repeated.
+OVER_TRAININGS = (
+    "Of several trainings each counts as one number, its value over its samples; the interval is "
+    "over trainings, and contrasts that fewer than half of them, or fewer than two, have are left "
+    "out."
+)
 # No more repetitions than that are worth a number.
 MANY = 1_000
 SIGNS = dict(zip(VERDICTS, ("+", "\u2212", "0", "?", "\u00b7"), strict=True))
@@ -125,7 +131,7 @@ def claim_rows(name: str, judged: Mapping[str, Judgement]) -> pd.DataFrame:
             rows.append({
                 "claim": name, "setting": setting, "measure": one.measure, "value": mean,
                 "low95": low, "high95": high, "bound": one.bound, "margin": one.margin,
-                "unit": one.unit, "repetitions": found.samples, "of": found.unit,
+                "unit": one.unit, "repetitions": one.count or found.samples, "of": found.unit,
                 "verdict": found.verdict, "open": found.open,
                 "contrast": one.verdict if found.contrasts else "not tested",
             })  # fmt: skip
@@ -157,7 +163,13 @@ def claim_box(name: str, rule: str, judged: Mapping[str, Judgement]) -> Page:
         where = f"<td rowspan={max(1, len(found.contrasts))}>{html.escape(setting)}{count}</td>"
         for one in found.contrasts:
             sided = "" if len(found.contrasts) == 1 else f" ({SIGNS[one.verdict]})"
-            cells = (one.measure, _told(one), f"{_claimed(one)}{sided}")
+            # Of fewer than the setting has.
+            of = (
+                f" ({counted(one.count, found.unit)})"
+                if one.count not in (None, found.samples)
+                else ""
+            )
+            cells = (f"{one.measure}{of}", _told(one), f"{_claimed(one)}{sided}")
             middle = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells[:2])
             middle += f'<td class="claimed">{html.escape(cells[2])}</td>'
             lines.append(f"<tr>{where}{middle}{sign}</tr>")
@@ -166,12 +178,16 @@ def claim_box(name: str, rule: str, judged: Mapping[str, Judgement]) -> Page:
         if not found.contrasts:
             lines.append(f'<tr>{where}<td colspan="3">{html.escape(found.note)}</td>{sign}</tr>')
         elif found.note or found.verdict == "undecided":
-            more = found.decided_by if found.verdict == "undecided" else None
+            # Cells of a map are conditions that were chosen; more of them would be others.
+            undecided = found.verdict == "undecided" and found.unit != "cells"
+            more = found.decided_by if undecided else None
             hint = _hint(more, found.unit) if more else ""
             lines.append(
                 f'<tr><td colspan="5"><small>{hint}{html.escape(found.note)}</small></td></tr>'
             )
         plain.append(f"{setting}: {found.verdict} ({repeated})")
+    if any(found.unit == "trainings" for found in judged.values()):
+        rule += f" {OVER_TRAININGS}"
     folded = f"<details><summary>The rule</summary><p>{html.escape(rule)}</p></details>"
     return Page("\n".join([*lines, "</table>", folded, "</div>"]), "\n".join(plain))
 

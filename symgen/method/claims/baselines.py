@@ -16,9 +16,12 @@ def baselines_grow(found: Witnesses) -> Judgement:
     """
     most = found.numbers[-1]
     contrasts = [
-        above(f"H gained above chance, order {m}", found.gain(1, most, [m])[1], margin=0.02)
+        above(
+            f"H gained above chance, order {m}", found.gain(1, most, [m])[1], margin=0.02,
+            within=(-1.0, 1.0),
+        )
         for m in found.orders
-    ]
+    ]  # fmt: skip
     note = "" if contrasts else "too few samples have interactions of any one order"
     return Judgement(contrasts, len(found.defined), note)
 
@@ -35,7 +38,13 @@ def baselines_two(found: Witnesses) -> Judgement:
         return Judgement([], samples, f"{most} baseline networks; the rule compares 4 or more")
     ahead = 2 * found.lift(2) - found.lift(1) - found.lift(most)
     contrasts = [
-        above("H gained above chance by the second baseline", found.gain(1, 2)[1], margin=0.02),
-        above("the same, less what all further ones gain", interval(ahead), margin=0.02),
-    ]
+        above(
+            "H gained above chance by the second baseline", found.gain(1, 2)[1], margin=0.02,
+            within=(-1.0, 1.0),
+        ),
+        above(
+            "the same, less what all further ones gain", interval(ahead), margin=0.02,
+            within=(-2.0, 2.0),
+        ),
+    ]  # fmt: skip
     return Judgement(contrasts, samples)

@@ -28,6 +28,7 @@ class Contrast:
         margin: a distance to the bound that counts as none, in the unit of the value.
         unit: of the value; "1" for none.
         within: the least and the most that the value can be, in its unit, where there are such.
+        count: repetitions behind it, where these are fewer than behind others of the claim.
     """
 
     measure: str
@@ -37,6 +38,12 @@ class Contrast:
     margin: float = 0.0
     unit: str = "1"
     within: tuple[float, float] | None = None
+    count: int | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether the mean lies where the claim has it, beyond the margin."""
+        return self.side * (self.value.mean - self.bound) > self.margin
 
     @property
     def verdict(self) -> str:
@@ -154,9 +161,22 @@ class Judgement:
 
     @property
     def decided_by(self) -> int | None:
-        """How many of the unit would decide all contrasts; None where no number would."""
-        needed = [contrast.decided_by(self.samples) for contrast in self.contrasts]
-        return None if None in needed or not needed else max(needed)
+        """How many of the unit would decide the claim, were all means what they are; None where
+        no number would.
+
+        One contrast that ends as absent or opposite decides it; else it needs all of them.
+
+        Example:
+            >>> no = above("a", Interval(0.0, -0.25, 0.25), margin=0.125)
+            >>> yes = above("b", Interval(0.25, -0.25, 0.75), margin=0.125)
+            >>> Judgement([no, yes], 10).decided_by, Judgement([yes], 10).decided_by
+            (40, 160)
+        """
+        needed = {one: one.decided_by(one.count or self.samples) for one in self.contrasts}
+        against = [count for one, count in needed.items() if count and not one.leads]
+        if against:
+            return min(against)
+        return None if None in needed.values() or not needed else max(needed.values())
 
 
 class Repeated(list):
@@ -172,7 +192,7 @@ def judge(rule: Callable[..., Judgement], case: Any) -> Judgement:
             one training and there are several. Then each training counts as one number for each
             contrast, the mean over its samples, and intervals are over trainings. Where the rule is
             about trainings, the several are cells of a map of them. Contrasts that fewer than half
-            of them have are left out.
+            of them, or fewer than two, have are left out.
     """
     trainings = case if isinstance(case, Repeated) else [case]
     judged = [rule(*one) if isinstance(one, tuple) else rule(one) for one in trainings]
@@ -184,12 +204,13 @@ def judge(rule: Callable[..., Judgement], case: Any) -> Judgement:
             found.setdefault((one.measure, one.side, one.bound), []).append(one)
     tested = sum(bool(each.contrasts) for each in judged)
     contrasts = [
-        dataclasses.replace(same[0], value=_together(same))
+        dataclasses.replace(same[0], value=_together(same), count=len(same))
         for same in found.values()
-        if 2 * len(same) >= tested
+        if len(same) >= max(2, tested / 2)
     ]
     unit = "cells" if judged[0].unit == "trainings" else "trainings"
-    return Judgement(contrasts, tested, "" if tested else judged[0].note, unit)
+    few = "too few of them can be tested alike" if tested else judged[0].note
+    return Judgement(contrasts, tested, "" if contrasts else few, unit)
 
 
 def _together(same: Sequence[Contrast]) -> Interval:

@@ -9,7 +9,10 @@ from torch import Tensor
 
 from symgen.method.claims.judgement import Contrast, Judgement, above, below
 from symgen.method.removal import REMOVED, SMALL_GAP, Removal
-from symgen.method.statistics import Interval, around
+from symgen.method.statistics import Interval, around, cut
+
+# A factor meets a loss that it misses by no more than this share of 1 + the loss (nats).
+MATCHED = 1e-3
 
 
 def removal_gap(removal: Removal) -> Judgement:
@@ -49,9 +52,21 @@ def removal_shrunk(removal: Removal) -> Judgement:
     does, which knows of no interactions; differences up to 0.02 count as none.
 
     The factor is the one at which the mean training loss is that after the removal. Nothing is
-    tested where the gap before is not surely wider than 0.02 nats.
+    tested where there is none for a training, since shrinking makes no loss larger than that of
+    outputs of 0, nor where the gap before is not surely wider than 0.02 nats.
     """
-    return _lead(removal, "shrunk", "shrinking the outputs")
+    lead = _lead(removal, "shrunk", "shrinking the outputs")
+    if not lead.contrasts:
+        return lead
+    wanted, had = (removal.train[name] for name in (REMOVED, "shrunk"))
+    if removal.unit == "samples":
+        wanted, had = wanted.mean()[None], had.mean()[None]
+    missed = (had - wanted).abs() > MATCHED * (1 + wanted)
+    if missed.any():
+        told = "no factor gives the training loss after the removal"
+        several = f"in {int(missed.sum())} of {len(missed)} trainings " if len(missed) > 1 else ""
+        return Judgement([], len(removal), several + told, removal.unit)
+    return lead
 
 
 def _lead(removal: Removal, control: str, words: str) -> Judgement:
@@ -72,6 +87,8 @@ def _of_a_gap(removal: Removal, contrast: Contrast) -> Judgement:
 def removal_train(removal: Removal) -> Judgement:
     """The mean training loss is higher after the removal; rises up to 0.02 nats count as none."""
     rise = _mean(removal.train[REMOVED] - removal.train["nothing"])
+    # No loss is below 0.
+    rise = cut(rise, -float(removal.train["nothing"].mean()))
     contrast = above("rise of the training loss", rise, margin=0.02, unit=removal.measure)
     return Judgement([contrast], len(removal.train["nothing"]), unit=removal.unit)
 
