@@ -134,7 +134,8 @@ def plot_interactions(
     ax.invert_yaxis()
     ax.axvline(0, color="black", lw=0.8)
     ax.set(xlabel="effect on v", ylabel="")
-    ax.legend()
+    # Above the bars, of which the longest would lie under it.
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
     return ax, table
 
 

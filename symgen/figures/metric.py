@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib import colormaps
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -13,6 +15,9 @@ from symgen.figures.transfer import plot_sensitivity, plot_spectrum
 from symgen.interactions import SALIENT_SHARE, Interactions
 from symgen.literal import no_math
 from symgen.method.transfer import transfer
+
+# From green, since yellow is hardly seen on white.
+SIMILAR = ListedColormap(colormaps["viridis_r"](np.linspace(0.25, 1, 192)), "similar")
 
 
 def plot_similarity(
@@ -57,7 +62,7 @@ def plot_similarity(
         for ok, marker, size, width in ((False, "x", 22, 1.2), (True, "o", 36, 0.8)):
             some = table[table["transfers"] == ok]
             label = "transfers (binary)" if ok else "does not transfer"
-            style = {"cmap": "viridis_r", "vmin": 0, "vmax": 1, "s": size, "lw": width}
+            style = {"cmap": SIMILAR, "vmin": 0, "vmax": 1, "s": size, "lw": width}
             style |= {"edgecolors": "black", "zorder": 3} if ok else {"alpha": 0.8}
             place = some["target"], some["baseline"]
             drawn = ax.scatter(*place, c=some["similarity"], marker=marker, label=label, **style)
