@@ -60,6 +60,20 @@ def test_the_box_says_claim_value_samples_verdict_and_rule():
     assert "H at its peak: 0.50 [0.40, 0.60], shown" in repr(box)
 
 
+def test_the_box_says_of_how_many_a_contrast_is_and_what_trainings_count_as():
+    whole = above("whole", Interval(0.5, 0.4, 0.6), count=8)
+    part = above("part", Interval(0.1, -0.2, 0.4), count=5)
+    trainings = Judgement([whole, part], 8, unit="trainings")
+    found = cells(claim_box("power", "H rises.", {"a": trainings})._repr_html_())
+    assert "whole" in found and "part (5 trainings)" in found
+    assert claim_rows("power", {"a": trainings})["repetitions"].tolist() == [8, 5]
+    text = claim_box("power", "H rises.", {"a": trainings})._repr_html_()
+    assert "Of several trainings each counts as one number" in text and "would decide" in text
+    # Cells of a map are no draws: more of them would decide about something else.
+    text = claim_box("power", "H rises.", {"a": Judgement([part], 8, unit="cells")})._repr_html_()
+    assert "would decide" not in text and "Of several trainings" not in text
+
+
 def test_what_comes_from_data_is_no_markup():
     bad = "<script>x</script> on {{ y }}"
     judged = {bad: Judgement([above(bad, Interval(0.5, 0.4, 0.6), unit=bad)], 3, bad)}

@@ -116,6 +116,30 @@ def test_a_rule_about_samples_counts_each_of_several_trainings_once():
     assert found.to_dict() == {"a": "undecided", "b": "undecided"}
 
 
+def test_a_contrast_counts_the_trainings_that_have_it_and_needs_two():
+    def rule(*values):
+        return Judgement([above(name, Interval(x, x - 1, x + 1)) for name, x in values], 9)
+
+    every, half, few = [("all", 0.1)], [("all", 0.2), ("half", 0.3)], [("all", 0.3), ("few", 0.4)]
+    found = claims.judge(rule, claims.Repeated([*([tuple(every)] * 2), tuple(half), tuple(few)]))
+    assert [(one.measure, one.count) for one in found.contrasts] == [("all", 4)]
+    found = claims.judge(rule, claims.Repeated([tuple(half), tuple(half), tuple(every)]))
+    assert [(one.measure, one.count) for one in found.contrasts] == [("all", 3), ("half", 2)]
+    assert found.samples == 3
+    # Half of two is one, of which there is no interval.
+    lone = claims.judge(rule, claims.Repeated([(("a", 0.1),), (("b", 0.2),)]))
+    assert lone.verdict == "not tested" and "too few" in lone.note
+
+
+def test_a_claim_is_decided_by_the_first_contrast_that_is_against_it():
+    near = above("near 0", Interval(0.0, -0.25, 0.25), margin=0.125)
+    ahead = above("ahead", Interval(0.25, -0.25, 0.75), margin=0.125)
+    rare = above("rare", Interval(0.0, -0.25, 0.25), margin=0.125, count=4)
+    assert Judgement([near, ahead], 10).decided_by == 40
+    assert Judgement([near, ahead, rare], 10).decided_by == 16
+    assert Judgement([ahead], 10).decided_by == 160
+
+
 def test_one_margin_of_shares():
     default = inspect.signature(lead).parameters["margin"].default
     assert default == phases.SHARE
