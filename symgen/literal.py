@@ -35,7 +35,7 @@ def no_math(text: object) -> str:
     return re.sub("^_", " _", seen).replace("$", r"\$")
 
 
-def nearest(given: str, known: Iterable[str]) -> str:
+def nearest(given: object, known: Iterable[str]) -> str:
     """Return `` Did you mean "x"?`` for the known name that holds or is most like `given`."""
     known, given = [str(k) for k in known], str(given)
     found = [k for k in known if given and given.lower() in k.lower()]

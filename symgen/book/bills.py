@@ -213,7 +213,7 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int) -> Bill:
     rate, split = speed.measure_speech(), speed.measure_speed().splits(n)
     gpu = torch.cuda.is_available()
     seconds, disk, held = LOADS * _loading(), 0.0, []
-    size = {"torch.bfloat16": 2, "bfloat16": 2, "float16": 2}.get(str(parameters["dtype"]), 4) / 4
+    size = 0.5 if parameters["dtype"] in ("bfloat16", "float16") else 1.0
     for number, each in enumerate(work):
         try:
             words = int(1.5 * parameters["vocabularies"][number])
@@ -247,9 +247,12 @@ def _texts(name: str) -> tuple[int, float]:
     known = DATASETS.get(name)
     if not (known and known.words) and not local_folder(name):
         return SOME, math.inf
-    part = split_texts(name)["target"]
-    some = part[:COUNTED]
-    return len(part), 1 + OF_WORD * sum(len(text.split()) for text in some) / len(some)
+    # Instructions are no such texts, and what cannot be read is told by the chapter, better.
+    with contextlib.suppress(OSError, ValueError, KeyError, ZeroDivisionError):
+        part = split_texts(name)["target"]
+        some = part[:COUNTED]
+        return len(part), 1 + OF_WORD * sum(len(text.split()) for text in some) / len(some)
+    return SOME, math.inf
 
 
 def _stored(piece: Piece) -> dict[str, bool]:

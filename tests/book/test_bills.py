@@ -230,11 +230,17 @@ def test_samples_are_counted_where_they_are(monkeypatch, tmp_path):
     assert bills._size(piece) == work.SOME
 
 
-def test_texts_are_counted_where_they_are(monkeypatch):
+def test_texts_are_counted_where_they_are(monkeypatch, tmp_path):
     count, tokens = bills._texts("planted-facts")
     assert 5000 < count < 7000 and 20 < tokens < 60
     monkeypatch.delenv("SYMGEN_DATA", raising=False)
-    assert bills._texts("no/such-texts") == (work.SOME, float("inf"))
+    unknown = work.SOME, float("inf")
+    assert bills._texts("no/such-texts") == unknown
+    monkeypatch.setenv("SYMGEN_DATA", str(tmp_path))
+    (tmp_path / "a/b").mkdir(parents=True)
+    for lines in ('{"instruction": 1, "output": 2}\n', "no lines", ""):
+        (tmp_path / "a/b/train.jsonl").write_text(lines)
+        assert bills._texts("a/b") == unknown, lines
 
 
 def test_what_a_presets_own_execution_took_is_told_and_is_no_bill(book):
