@@ -35,13 +35,13 @@ document.addEventListener("DOMContentLoaded", () => {
   new MutationObserver(name).observe(document.body, { childList: true, subtree: true });
 });
 
-// 4. An output wider than the page is moved in its box, and so by the keyboard, too.
+// 4. An output or a table wider than the page is moved in its box, and so by the keyboard, too.
 document.addEventListener("DOMContentLoaded", () => {
-  const boxes = document.querySelectorAll(".cell_output");
+  const boxes = document.querySelectorAll(".cell_output, .pst-scrollable-table-container");
   const reach = (box) => {
     const wide = box.scrollWidth > box.clientWidth;
     if (wide === box.hasAttribute("tabindex")) return;
-    const said = { tabindex: "0", role: "group", "aria-label": "output, wider than the page" };
+    const said = { tabindex: "0", role: "group", "aria-label": "wider than the page" };
     for (const [key, value] of Object.entries(said)) {
       if (wide) box.setAttribute(key, value);
       else box.removeAttribute(key);
