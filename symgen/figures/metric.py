@@ -16,6 +16,8 @@ from symgen.interactions import SALIENT_SHARE, Interactions
 from symgen.literal import no_math
 from symgen.method.transfer import transfer
 
+# Marks of a panel from which on they are a picture.
+MANY = 300
 # From green, since yellow is hardly seen on white.
 SIMILAR = ListedColormap(colormaps["viridis_r"](np.linspace(0.25, 1, 192)), "similar")
 
@@ -64,6 +66,8 @@ def plot_similarity(
             label = "transfers (binary)" if ok else "does not transfer"
             style = {"cmap": SIMILAR, "vmin": 0, "vmax": 1, "s": size, "lw": width}
             style |= {"edgecolors": "black", "zorder": 3} if ok else {"alpha": 0.8}
+            # Each mark of a drawing takes some 200 bytes of the page; a picture of them does not.
+            style |= {"rasterized": len(some) > MANY}
             place = some["target"], some["baseline"]
             drawn = ax.scatter(*place, c=some["similarity"], marker=marker, label=label, **style)
         # First the least: without any salient interaction the others are NaN.
