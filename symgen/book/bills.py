@@ -7,6 +7,7 @@ heavy is imported here before networks have to be timed.
 """
 
 import contextlib
+import functools
 import math
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from symgen.book import processes
 from symgen.book.editions import edition_folder
 from symgen.book.parameters import DATASETS, NETWORKS
 from symgen.book.presets import BookError, defaults, read_chapter
-from symgen.book.work import BATCH, SOME, Piece, growth, pieces, spoken
+from symgen.book.work import BATCH, SOME, SPOKEN, Piece, growth, pieces, spoken
 
 GIB = 2**30
 #: Seconds from which on a run is asked for before it starts.
@@ -60,6 +61,27 @@ class Bill(NamedTuple):
     basis: str
 
 
+class _Machine:
+    """What is timed of this machine, when it is first asked for and once for all chapters."""
+
+    @functools.cached_property
+    def speed(self) -> Any:
+        from symgen.models.speed import measure_speed
+
+        return measure_speed()
+
+    @functools.cached_property
+    def speech(self) -> Any:
+        from symgen.models.speed import measure_speech
+
+        return measure_speech()
+
+    @functools.cached_property
+    def rest(self) -> float:
+        """Seconds that a chapter takes besides its networks."""
+        return LOADS * _loading()
+
+
 def bills(
     book: Path, wanted: Iterable[tuple[str, Mapping[str, Any], bool]], cores: int | None = None
 ) -> list[Bill]:
@@ -71,7 +93,7 @@ def bills(
             whether it would be run at all.
         cores: that trainings are spread over; those of this machine by default.
     """
-    found, counted = [], {}
+    found, counted, machine = [], {}, _Machine()
     for number, (chapter, given, runs) in enumerate(wanted):
         own = read_chapter(book, chapter)
         parameters = {**defaults(own), **given}
@@ -84,8 +106,8 @@ def bills(
         elif unknown:
             told = ", ".join(sorted(unknown))
             found.append(Bill(chapter, *NOTHING, f"not known: network {told}"))
-        elif any(spoken(chapter, parameters, lambda _: 1)):
-            found.append(_spoken(chapter, parameters, cores or processes.cores()))
+        elif chapter in SPOKEN:
+            found.append(_spoken(chapter, parameters, cores or processes.cores(), machine))
         elif work:
             found.append(Bill(chapter, *NOTHING, "timed below"))
             counted[number] = work
@@ -100,18 +122,19 @@ def bills(
                     told = f"; the stored run of this preset took {about['seconds']:.0f} s or more"
                     found[-1] = found[-1]._replace(basis=found[-1].basis + told)
     if counted:
-        for number, row in _timed(counted, cores or processes.cores()).items():
+        for number, row in _timed(counted, cores or processes.cores(), machine).items():
             found[number] = Bill(found[number].chapter, *row)
     return found
 
 
-def _timed(counted: Mapping[int, list[Piece]], cores: int) -> dict[int, tuple]:
+def _timed(
+    counted: Mapping[int, list[Piece]], cores: int, machine: _Machine | None = None
+) -> dict[int, tuple]:
     """Return the bills of chapters whose networks are timed, but for their names."""
     import torch
 
-    from symgen.models.speed import measure_speed
-
-    speed, rest = measure_speed(), LOADS * _loading()
+    machine = machine or _Machine()
+    speed, rest = machine.speed, machine.rest
     gpu, rows, met = torch.cuda.is_available(), {}, set[str]()
     for number, work in counted.items():
         seconds, disk, memory, free = rest, 0.0, 0.0, 0
@@ -199,20 +222,21 @@ def _size(piece: Piece) -> int:
     return piece.size
 
 
-def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int) -> Bill:
+def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int, machine: _Machine) -> Bill:
     """Return the bill of a chapter on language models."""
     import torch
 
     from symgen.models import speed
 
-    work = spoken(chapter, parameters, lambda name: _texts(name)[0])
-    length, tokens = parameters["length"], _texts(parameters.get("old", parameters["dataset"]))[1]
+    texts = functools.cache(_texts)  # which reads them
+    work = spoken(chapter, parameters, lambda name: texts(name)[0])
+    length, tokens = parameters["length"], texts(parameters.get("old", parameters["dataset"]))[1]
     if parameters["tail"] or math.isinf(tokens):  # else long ones are several pieces
         tokens = min(length, tokens)
     n, rows = parameters["n"], 2 ** parameters["n"]
-    rate, split = speed.measure_speech(), speed.measure_speed().splits(n)
+    rate, split = machine.speech, machine.speed.splits(n)
     gpu = torch.cuda.is_available()
-    seconds, disk, held = LOADS * _loading(), 0.0, []
+    seconds, disk, held = machine.rest, 0.0, []
     size = 0.5 if parameters["dtype"] in ("bfloat16", "float16") else 1.0
     for number, each in enumerate(work):
         try:

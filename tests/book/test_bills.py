@@ -230,6 +230,23 @@ def test_samples_are_counted_where_they_are(monkeypatch, tmp_path):
     assert bills._size(piece) == work.SOME
 
 
+def test_the_machine_is_timed_once_for_all_chapters(monkeypatch):
+    token, timed, read = speed.Speech(*[speed.Rate(0.0, 0.0)] * 2), [], []
+
+    def once(name, found):
+        return lambda: timed.append(name) or found
+
+    monkeypatch.setattr(speed, "measure_speech", once("speech", token))
+    monkeypatch.setattr(speed, "measure_speed", once("speed", EVEN))
+    monkeypatch.setattr(bills, "_loading", once("loading", 0.0))
+    monkeypatch.setattr(bills, "_texts", lambda name: read.append(name) or (100, 20.0))
+    names = ["05_llm_interactions", "06_fine_tuning", "where_phases_end"]
+    wanted = [(name, presets.resolve(ROOT, name, "quick", {}), True) for name in names]
+    assert [row.basis[:10] for row in bills.bills(ROOT, wanted)] == ["timed here"] * 3
+    assert sorted(timed) == ["loading", "speech", "speed"]
+    assert read == ["planted-facts"] * 2
+
+
 def test_texts_are_counted_where_they_are(monkeypatch, tmp_path):
     count, tokens = bills._texts("planted-facts")
     assert 5000 < count < 7000 and 20 < tokens < 60
