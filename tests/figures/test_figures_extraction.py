@@ -129,6 +129,9 @@ def test_bars_have_effects_types_and_labels(inter):
         assert (bars[place].get_hatch() or "") == hatch
     assert ticks(ax.yaxis) == ["{a ∧ b}", r"{\$\foo_\$ a_b}", r"{b ∨ c ∨ \$\foo_\$ a_b}"]
     assert ax.yaxis_inverted()
+    ax.figure.canvas.draw()
+    # No bar lies under the legend.
+    assert ax.get_legend().get_window_extent().y0 >= ax.get_window_extent().y1 - 1
 
 
 def test_nothing_to_draw_is_drawn():

@@ -8,6 +8,7 @@ import torch
 from matplotlib.colors import to_hex, to_rgba
 
 from symgen import Interactions, figures, order_spectrum, transfer
+from symgen.figures import metric
 from symgen.figures.style import COLOURS
 from symgen.method.statistics import interval
 from symgen.method.transfer import power_table
@@ -147,6 +148,20 @@ def test_similarity_puts_equal_effects_on_the_diagonal(networks):
     zero = Interactions(*(0 * getattr(dead, f) for f in (
         "and_", "or_", "bias", "objective", "gap", "full")))  # fmt: skip
     assert figures.plot_similarity({"none": (zero, target)})[1].empty
+
+
+def test_marks_of_similarity_are_seen_on_white_and_many_are_a_picture(networks, monkeypatch):
+    target, _ = networks
+    panels = {"same": (target, target)}
+    marks = figures.plot_similarity(panels)[0].axes[0].collections
+    parts = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4
+             for x in marks[-1].get_cmap()(0.0)[:3]]  # fmt: skip
+    contrast = 1.05 / (0.05 + np.dot(parts, [0.2126, 0.7152, 0.0722]))
+    assert contrast > 2
+    assert not any(some.get_rasterized() for some in marks)
+    monkeypatch.setattr(metric, "MANY", 1)
+    marks = figures.plot_similarity(panels)[0].axes[0].collections
+    assert marks[-1].get_rasterized() and len(marks[-1].get_offsets()) > 1
 
 
 def test_spectra_by_two_metrics_share_their_axis(networks):
