@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
-import nbformat
 
 from symgen.book import processes
-from symgen.book.editions import edition_folder
 from symgen.book.parameters import DATASETS, NETWORKS
 from symgen.book.presets import BookError, defaults, read_chapter
 from symgen.book.work import BATCH, SOME, SPOKEN, Piece, growth, pieces, spoken
@@ -113,14 +111,6 @@ def bills(
             counted[number] = work
         else:
             found.append(_scaled(chapter, own, parameters))
-            # A chapter whose parameters hold a mistake has no preset.
-            preset = parameters.get("preset", "quick")
-            path = edition_folder(book, preset) / f"{chapter}.ipynb"
-            if preset != "quick" and found[-1].seconds is None and path.is_file():
-                about = nbformat.read(path, as_version=4).metadata.get("symgen", {})
-                if "seconds" in about:  # no bill: nobody knows what it found in the cache
-                    told = f"; the stored run of this preset took {about['seconds']:.0f} s or more"
-                    found[-1] = found[-1]._replace(basis=found[-1].basis + told)
     if counted:
         for number, row in _timed(counted, cores or processes.cores(), machine).items():
             found[number] = Bill(found[number].chapter, *row)
@@ -204,6 +194,7 @@ def _training(piece: Piece, speed: Any) -> tuple[float, float, float]:
     seconds = piece.networks * (steps + records)
     seconds += samples * (state * states + speed.splits(study["n"]))
     seconds += piece.descended * speed.steps(study["n"])
+    seconds += piece.sampled * speed.sampled + piece.peers * speed.peer()
     # Outputs, AND and OR effects, 8 bytes each.
     disk = piece.networks * asked.weights * (looks + 2) + samples * states * 3 * 8
     # Weights, gradients, states of the optimizer, and the copies made to store them.

@@ -1,6 +1,7 @@
 """What a chapter has to do, counted from its parameters: trainings, extractions, and what grows."""
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ EXTRACTED: dict[str, Callable[[int, int], int]] = {
     "D_cross_validation": lambda c, b: 1 + b,
     "choices": lambda c, b: 16,
     "networks": lambda c, b: 0,
+    "more_variables": lambda c, b: 2,
     "E_penalty": lambda c, b: 1 + b,
     "extractor": lambda c, b: c + b,
 }  # fmt: skip
@@ -57,6 +59,8 @@ class Piece(NamedTuple):
         whole: whether each training is stored as a whole; see `symgen.method.trainings.measure`.
         longer: how many times as long its steps are as plain ones.
         descended: of each training, steps of the published procedure times samples.
+        sampled: likewise, squares of numbers of sampled states times candidates, of all programs.
+        peers: likewise, samples that are given to a way of shapiq.
     """
 
     study: dict[str, Any]
@@ -66,6 +70,8 @@ class Piece(NamedTuple):
     whole: bool
     longer: float = 1.0
     descended: float = 0.0
+    sampled: float = 0.0
+    peers: int = 0
 
     @property
     def size(self) -> int:
@@ -107,6 +113,8 @@ def pieces(chapter: str, parameters: Mapping[str, Any]) -> list[Piece]:
             found.append(({**main, "split": split, "baselines": 1, "checkpoints": 1}, side))
     found += [({**main, **other}, side) for other in parameters.get("others", [])]
     plain = [_piece(chapter, *each) for each in found]
+    if "counts" in parameters:
+        return [plain[0]._replace(**_sampled(main, parameters))]
     if "levels" in parameters:
         # Of planted functions of two sizes, and of all outputs as they are and scaled.
         looks = EXTRACTED[chapter](parameters["looks"], main["baselines"])
@@ -122,6 +130,21 @@ def pieces(chapter: str, parameters: Mapping[str, Any]) -> list[Piece]:
     states = parameters["penalized"] * 2 ** parameters["m"] / parameters["every"]
     added = {"trainings": arms, "networks": 1, "extracted": 1, "longer": 1 + states / BATCH / 2}
     return [piece for each in plain for piece in (each, each._replace(**added))]
+
+
+def _sampled(main: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, float]:
+    # ANDs and ORs of 1 to max_order variables, which are the same for one variable; by default of
+    # up to four (see `symgen.split.design`).
+    def candidates(n: int) -> int:
+        return 2 * sum(math.comb(n, k + 1) for k in range(parameters["max_order"] or 4)) - n
+
+    few = parameters["few"]
+    exact = main["samples"] * sum(count**2 for count in parameters["counts"])
+    more = 2 * few * parameters["calls"] ** 2  # each is looked at alone, and beside the peers
+    return {
+        "sampled": exact * candidates(main["n"]) + more * candidates(parameters["many"]),
+        "peers": few * len(parameters["against"]),
+    }
 
 
 def makers_first(chapters: Mapping[str, Mapping[str, Any]]) -> list[str]:

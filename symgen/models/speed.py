@@ -23,7 +23,9 @@ from symgen.masking.patches import draw_patches
 from symgen.masking.spans import TextVariables
 from symgen.models.language import CAUSAL_LMS, tiny_llama
 from symgen.models.registry import build_network, device, lookup
+from symgen.split.design import draw_states
 from symgen.split.published import RATES, published
+from symgen.split.sampled import sparsify_sampled
 from symgen.split.sparsify import sparsify
 
 # Networks that are timed: name, pixels a side, samples of a step, and variables of the two samples
@@ -41,7 +43,11 @@ PUBLISHED = {
 # second is mostly spent on, as with small models; tokens and variables of the two prompts.
 SPOKEN, TOKENS, WORDS = ((64, 2, 512), (128, 3, 4096)), 24, 6
 # Samples that are split, their variables, and how much longer one variable more takes.
-SPLIT, VARIABLES, GROWTH = 8, 7, 2.1
+SPLIT, VARIABLES, GROWTH = 8, 7, 2.4
+# A way of shapiq takes about as long for a sample as a split with so many variables would.
+PEER = 14
+# States of the program on sampled states, and its variables.
+SAMPLED, MORE = 300, 10
 # Times that these samples are descended on at once, and steps.
 MANY, STEPS = 32, 20
 
@@ -239,16 +245,22 @@ class Speed(NamedTuple):
         masked: seconds of v on one masked state, by operations.
         split: seconds of the split of one sample with `VARIABLES` variables.
         step: seconds of one step of the published procedure, for one of many samples likewise.
+        sampled: seconds of the program on sampled states, by their number squared and by candidate.
     """
 
     train: Rate
     masked: Rate
     split: float
     step: float = 0.0
+    sampled: float = 0.0
 
     def splits(self, n: int) -> float:
         """Return about how many seconds the split of one sample with n variables takes."""
         return self.split * GROWTH ** (n - VARIABLES)
+
+    def peer(self) -> float:
+        """Return about how many seconds a way of shapiq takes for one sample."""
+        return self.splits(PEER)
 
     def steps(self, n: int) -> float:
         """Return about how many seconds a step of the published procedure takes for one sample."""
@@ -275,8 +287,15 @@ def measure_speed() -> Speed:
                 descend = functools.partial(
                     published, v.repeat(MANY, 1), rate=RATES[1], steps=STEPS
                 )
+                states = draw_states(MORE, 2**MORE)
+                v = _outputs(model, images[:1], MORE)[:, states]
+                solve = functools.partial(
+                    sparsify_sampled, v, states, MORE, held_out=2**MORE - SAMPLED, progress=False
+                )
         each = _seconds(descend) / (SPLIT * MANY * STEPS)
-    return Speed(Rate.through(*steps), Rate.through(*masked), split, each)
+        count = solve().effects.shape[1]
+        sampled = _seconds(solve) / (SAMPLED**2 * count)
+    return Speed(Rate.through(*steps), Rate.through(*masked), split, each, sampled)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from symgen.book.bills import Bill
 from symgen.method import trainings
 from symgen.models import speed
 from symgen.models.registry import build_network
+from symgen.split import design
 from symgen.storage import cache_folder
 
 SMALL = {
@@ -69,7 +70,7 @@ def test_all_samples_there_are_are_dealt_to_the_networks():
 def test_every_chapter_that_trains_is_counted_at_every_preset(preset):
     for chapter in presets.chapter_names(ROOT):
         parameters = all_of(chapter, preset)
-        own = {"attributions", "your_own_network", "paper_vs_here", "more_variables"}
+        own = {"attributions", "your_own_network", "paper_vs_here"}
         assert bool(work.pieces(chapter, parameters)) == (
             "network" in parameters and chapter not in own
         )
@@ -163,6 +164,24 @@ def test_the_published_procedure_is_counted_for_each_training_one_after_the_othe
     rows = bills._timed({0: found}, cores=2)
     n = found[0].study["n"]
     assert rows[0][0] == pytest.approx(sum(p.descended for p in found) * timed.steps(n))
+
+
+def test_programs_on_sampled_states_are_counted_by_states_and_candidates(monkeypatch):
+    chapter = "more_variables"
+    given = {"n": 6, "many": 8, "max_order": 2, "counts": [8, 12], "samples": 3, "few": 2}
+    (piece,) = work.pieces(chapter, all_of(chapter, **given, calls=20, against=["SPEX"]))
+    assert (piece.trainings, piece.networks, piece.peers) == (1, 1, 2)
+    # ANDs and ORs of one or two of so many variables, which are the same for one.
+    few, many = (2 * (n + n * (n - 1) / 2) - n for n in (6, 8))
+    for n, count in ((6, few), (8, many)):
+        assert len(design.candidates(n, 2)[0]) == count
+    assert piece.sampled == 3 * (8**2 + 12**2) * few + 2 * 2 * 20**2 * many
+    rate = speed.Rate(0.0, 0.0)
+    timed = speed.Speed(rate, rate, 0.5, sampled=2.0)
+    monkeypatch.setattr(speed, "measure_speed", lambda: timed)
+    monkeypatch.setattr(bills, "_loading", lambda: 0.0)
+    split = 2 * 3 * timed.splits(6) + 2 * timed.splits(14)
+    assert bills._timed({0: [piece]}, cores=2)[0][0] == pytest.approx(2.0 * piece.sampled + split)
 
 
 def test_language_models_are_counted_by_their_texts_and_prompts():
@@ -260,24 +279,6 @@ def test_texts_are_counted_where_they_are(monkeypatch, tmp_path):
         assert bills._texts("a/b") == unknown, lines
 
 
-def test_what_a_presets_own_execution_took_is_told_and_is_no_bill(book):
-    """It may have found a part in the cache, so that another machine needs more."""
-    stored(book, 30.0, {})
-    (book / "chapters/presets/cpu.yml").write_text("a_first: {dataset: other}\n")
-    executed = small_chapter("a_first")
-    executed.metadata["symgen"] = {
-        "fingerprint": "y", "preset": "cpu", "seconds": 900.0, "memory": {},
-        "parameters": {"dataset": "other"},
-    }  # fmt: skip
-    (book / "data/editions/cpu").mkdir(parents=True)
-    nbformat.write(executed, book / "data/editions/cpu/a_first.ipynb")
-    given = presets.resolve(book, "a_first", "cpu", {})
-    (row,) = bills.bills(book, [("a_first", given, True)])
-    assert row.seconds is None
-    told = "not known: another dataset; the stored run of this preset took 900 s or more"
-    assert row.basis == told
-
-
 def test_what_is_unchanged_costs_nothing(book):
     stored(book, 3600.0, {})
     assert "1.00" in symgen("run", "a_first", "--dry-run").output
@@ -355,11 +356,13 @@ def test_a_machine_is_timed_with_one_thread_and_left_as_it_was(monkeypatch):
 
     before = torch.get_num_threads()
     monkeypatch.setattr(speed, "_seconds", seconds)
-    monkeypatch.setattr(speed, "_outputs", lambda *_: torch.zeros(8, 128))
+    monkeypatch.setattr(speed, "_outputs", lambda *given: torch.zeros(8, 2 ** given[-1]))
     found = speed.measure_speed()
-    assert found.split == 3 / 8 and found.splits(8) == pytest.approx(2.1 * 3 / 8)
+    assert found.split == 3 / 8 and found.splits(8) == pytest.approx(2.4 * 3 / 8)
     # 8 samples 32 times, 20 steps.
-    assert found.step == 6 / 5120 and found.steps(6) == pytest.approx(6 / 5120 / 2.1)
+    assert found.step == 6 / 5120 and found.steps(6) == pytest.approx(6 / 5120 / 2.4)
+    # 300 states, and ANDs and ORs of up to 4 of 10 variables.
+    assert found.sampled == pytest.approx(7 / 300**2 / len(design.candidates(10)[0]))
     assert found.train(speed.demand("resnet18").operations) == pytest.approx(4 / 8)
     assert torch.get_num_threads() == before and set(threads) == {1}
     assert torch.equal(state, torch.random.get_rng_state())
