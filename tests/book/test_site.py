@@ -411,6 +411,25 @@ SHOWN = """() => [...document.querySelectorAll(
     .filter(e => e.getBoundingClientRect().width > 0).map(e => e.src || e.outerHTML)"""
 
 
+VALUES = """() => [...document.querySelectorAll('.widget-readout')].map(e => {
+    const drawn = e.closest('.widget-vbox').lastElementChild;
+    const captions = [...drawn.querySelectorAll('div.widget-label')]
+        .filter(x => x.getBoundingClientRect().width > 0);
+    const read = e.getBoundingClientRect().width > 0;
+    return [read + captions.length, !read || e.scrollWidth <= e.clientWidth + 1]})"""
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p[9:11].isdigit()] + ["chapters/D_cross_validation"]
+)
+def test_the_value_of_a_slider_is_shown_once_and_whole(visit, page):
+    tab = visit(page)
+    for width in (390, 1280):
+        tab.set_viewport_size({"width": width, "height": 844})
+        tab.wait_for_timeout(300)
+        assert all(value == [1, True] for value in tab.evaluate(VALUES)), width
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if p[9:11].isdigit()])
 def test_moving_a_control_changes_what_is_shown(visit, page):
     tab = visit(page)
