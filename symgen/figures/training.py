@@ -30,10 +30,12 @@ def plot_dynamics(table: pd.DataFrame, phases: Phases) -> tuple[Figure, pd.DataF
     """Draw H, N and the losses over training, with the phase boundaries that exist.
 
     Args:
-        table: of `Dynamics.summary`.
+        table: of `Dynamics.summary`; without losses, none are drawn.
         phases: of `Dynamics.phases`.
     """
-    figure, axes = plt.subplots(3, 1, figsize=(7.2, 7.5), sharex=True)
+    known = bool(table[["train_loss", "test_loss", "gap"]].notna().any(axis=None))
+    count = 3 if known else 2
+    figure, axes = plt.subplots(count, 1, figsize=(7.2, 2.5 * count), sharex=True)
     lines = (
         (0, "power", "H", "-", "o", "generalizable"),
         (0, "chance", "chance level", "--", "o", "chance"),
@@ -42,16 +44,17 @@ def plot_dynamics(table: pd.DataFrame, phases: Phases) -> tuple[Figure, pd.DataF
         (2, "test_loss", "test loss", "--", "s", "test"),
         (2, "gap", "gap", ":", "^", "non-generalizable"),
     )
-    for panel, name, label, line, marker, colour in lines:
+    for panel, name, label, line, marker, colour in lines[: None if known else 3]:
         look = {"ls": line, "marker": marker, "color": COLOURS[colour], "ms": 4}
         _band(axes[panel], np.arange(len(table)), table, name, label=label, **look)
     axes[0].set(ylabel="H", ylim=(0, None), title="Generalization power")
     axes[1].set(ylabel="N", ylim=(0, None), title="Number of interactions")
-    axes[2].set(ylabel="loss (nats)", title="Losses")
+    if known:
+        axes[2].set(ylabel="loss (nats)", title="Losses")
     for ax in axes:
         mark_phases(ax, phases, table["step"].tolist())
         ax.legend(loc="best")
-    _name_steps(axes[2], table["step"])
+    _name_steps(axes[-1], table["step"])
     return figure, table
 
 

@@ -1,6 +1,7 @@
 """Figures of training: what stands where, how high, with which band, and in which colour."""
 
 import io
+import math
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -102,6 +103,17 @@ def test_dynamics_are_lines_with_bands_in_three_panels():
     assert len({x.get_linestyle() for x in lines(loss).values()}) == 3
     assert [t.get_text() for t in loss.get_xticklabels()] == ["0", "3", "10", "30"]
     assert drawn is table
+
+
+def test_losses_that_nobody_measured_have_no_panel():
+    names = ["train_loss", "test_loss", "gap"]
+    table = summary().assign(**dict.fromkeys(names, math.nan))
+    figure, _ = figures.plot_dynamics(table, Phases(3, 10, ""))
+    assert [ax.get_ylabel() for ax in figure.axes] == ["H", "N"]
+    assert [t.get_text() for t in figure.axes[-1].get_xticklabels()] == ["0", "3", "10", "30"]
+    # One that was is drawn alone.
+    figure, _ = figures.plot_dynamics(table.assign(gap=1.0), Phases(3, 10, ""))
+    assert figure.axes[2].get_ylabel() == "loss (nats)"
 
 
 def test_boundaries_that_do_not_exist_are_not_drawn():
