@@ -386,9 +386,20 @@ def test_figures_can_be_read_and_none_is_white_on_a_dark_page(visit, page):
         # What is wider than the page for it is moved in its box.
         assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth + 1")
     tab.evaluate("document.documentElement.dataset.theme = 'dark'")
-    tab.wait_for_timeout(500)
-    whole = whole_page(tab)
-    for (x, y, width, height), html in tab.locator(LARGE).evaluate_all(BOXES):
+    # On a busy machine formulas and figures find their places late, and what is seen must be where
+    # it was looked for.
+    before = None
+    for _ in range(20):
+        tab.wait_for_timeout(500)
+        boxes, before = before, tab.locator(LARGE).evaluate_all(BOXES)
+        if boxes != before:
+            continue
+        whole = whole_page(tab)
+        if tab.locator(LARGE).evaluate_all(BOXES) == boxes:
+            break
+    else:
+        pytest.fail("the page does not come to rest")
+    for (x, y, width, height), html in boxes:
         across, down = (x + 4, x + width - 4), (y + 4, y + height - 4)
         places = [(int(i), int(j)) for i in across for j in down]
         # What reaches beyond the page is moved in its box.
