@@ -133,10 +133,9 @@ def pieces(chapter: str, parameters: Mapping[str, Any]) -> list[Piece]:
 
 
 def _sampled(main: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, float]:
-    # ANDs and ORs of 1 to max_order variables, which are the same for one variable; by default of
-    # up to four (see `symgen.split.design`).
+    # ANDs and ORs of 1 to max_order variables, which are the same for one variable.
     def candidates(n: int) -> int:
-        return 2 * sum(math.comb(n, k + 1) for k in range(parameters["max_order"] or 4)) - n
+        return 2 * sum(math.comb(n, k + 1) for k in range(parameters["max_order"])) - n
 
     few = parameters["few"]
     exact = main["samples"] * sum(count**2 for count in parameters["counts"])

@@ -23,7 +23,7 @@ from symgen.masking.patches import draw_patches
 from symgen.masking.spans import TextVariables
 from symgen.models.language import CAUSAL_LMS, tiny_llama
 from symgen.models.registry import build_network, device, lookup
-from symgen.split.design import draw_states
+from symgen.split.design import candidates, draw_states
 from symgen.split.published import RATES, published
 from symgen.split.sampled import sparsify_sampled
 from symgen.split.sparsify import sparsify
@@ -290,11 +290,10 @@ def measure_speed() -> Speed:
                 states = draw_states(MORE, 2**MORE)
                 v = _outputs(model, images[:1], MORE)[:, states]
                 solve = functools.partial(
-                    sparsify_sampled, v, states, MORE, held_out=2**MORE - SAMPLED, progress=False
+                    sparsify_sampled, v, states, MORE, held_out=2**MORE - SAMPLED
                 )
         each = _seconds(descend) / (SPLIT * MANY * STEPS)
-        count = solve().effects.shape[1]
-        sampled = _seconds(solve) / (SAMPLED**2 * count)
+        sampled = _seconds(solve) / (SAMPLED**2 * len(candidates(MORE)[0]))
     return Speed(Rate.through(*steps), Rate.through(*masked), split, each, sampled)
 
 

@@ -388,12 +388,9 @@ def test_figures_can_be_read_and_none_is_white_on_a_dark_page(visit, page):
     tab.evaluate("document.documentElement.dataset.theme = 'dark'")
     # On a busy machine formulas and figures find their places late, and what is seen must be where
     # it was looked for.
-    before = None
     for _ in range(20):
+        boxes = tab.locator(LARGE).evaluate_all(BOXES)
         tab.wait_for_timeout(500)
-        boxes, before = before, tab.locator(LARGE).evaluate_all(BOXES)
-        if boxes != before:
-            continue
         whole = whole_page(tab)
         if tab.locator(LARGE).evaluate_all(BOXES) == boxes:
             break
@@ -435,6 +432,8 @@ VALUES = """() => [...document.querySelectorAll('.widget-readout')].map(e => {
 )
 def test_the_value_of_a_slider_is_shown_once_and_whole(visit, page):
     tab = visit(page)
+    if not tab.locator(".widget-readout").count():
+        pytest.skip("this chapter has no slider")
     for width in (390, 1280):
         tab.set_viewport_size({"width": width, "height": 844})
         tab.wait_for_timeout(300)
