@@ -33,18 +33,20 @@ def plot_dynamics(table: pd.DataFrame, phases: Phases) -> tuple[Figure, pd.DataF
         table: of `Dynamics.summary`; without losses, none are drawn.
         phases: of `Dynamics.phases`.
     """
-    known = bool(table[["train_loss", "test_loss", "gap"]].notna().any(axis=None))
-    count = 3 if known else 2
-    figure, axes = plt.subplots(count, 1, figsize=(7.2, 2.5 * count), sharex=True)
-    lines = (
+    lines = [
         (0, "power", "H", "-", "o", "generalizable"),
         (0, "chance", "chance level", "--", "o", "chance"),
         (1, "count", "N", "-", "o", "network"),
+    ]
+    losses = [
         (2, "train_loss", "training loss", "-", "o", "train"),
         (2, "test_loss", "test loss", "--", "s", "test"),
         (2, "gap", "gap", ":", "^", "non-generalizable"),
-    )
-    for panel, name, label, line, marker, colour in lines[: None if known else 3]:
+    ]
+    known = bool(table[[name for _, name, *_ in losses]].notna().any(axis=None))
+    count = 3 if known else 2
+    figure, axes = plt.subplots(count, 1, figsize=(7.2, 2.5 * count), sharex=True)
+    for panel, name, label, line, marker, colour in lines + losses * known:
         look = {"ls": line, "marker": marker, "color": COLOURS[colour], "ms": 4}
         _band(axes[panel], np.arange(len(table)), table, name, label=label, **look)
     axes[0].set(ylabel="H", ylim=(0, None), title="Generalization power")
