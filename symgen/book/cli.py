@@ -51,6 +51,10 @@ def student(folder: Path, preset: str, instructor: bool, networks: bool) -> None
         wanted = [(name, presets.resolve(book, name, preset, {}), True) for name in core]
         if not bills.agreed(bills.bills(book, wanted), dry_run=False, yes=False):
             return
+        click.echo(
+            f"Running {', '.join(core)} twice, to train what is missing and to see what they load: "
+            "minutes, or half an hour on a busy machine."
+        )
     with doing(f"writing the course into {folder}"), only_new():
         count = write_course(book, folder, preset, instructor, networks)
     click.echo(f"{folder} holds {count} notebooks and a README.md that says how to start.")

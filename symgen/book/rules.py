@@ -68,7 +68,7 @@ NAME = Rule("a name of up to 300 letters", _is_name)
 ID = Rule('a name, an id "<owner>/<name>", or the path of a folder', _is_id)
 COUNT, SIZE = whole(1), whole(0)
 # More epochs, layers or seeds than this are a slip of the pen, and would run for years.
-MANY, FEW = whole(1, 10_000), whole(1, 100)
+MANY, SEEDS, FEW = whole(1, 10_000), whole(1, 1000), whole(1, 100)
 STRENGTH = number("0 or more", lambda x: x >= 0)
 SHARE = number("0 or more, up to 1", lambda x: 0 <= x <= 1)
 # With kappa = 1 no interaction is needed at all.
@@ -93,7 +93,7 @@ RULES: dict[str, Rule] = {
     "label_noise": SHARE, "noise": KAPPA, "kappa": KAPPA, "noise_level": STRENGTH,
     "learning_rate": optional(RATE), "augment": FLAG,
     "mixed_precision": one_of("no", "bf16", "fp16"), "seed": whole(0, 2**31 - 1),
-    "seeds": FEW, "side_seeds": FEW,
+    "seeds": SEEDS, "side_seeds": SEEDS,
     "looks": COUNT, "first_epoch": STRENGTH, "tau": TAU,
     "others": several(MAPPING), "planted": MAPPING,
     "amounts": several(several(COUNT, 2, 2), 1), "label_noises": several(SHARE, 1),

@@ -126,10 +126,11 @@ def pieces(chapter: str, parameters: Mapping[str, Any]) -> list[Piece]:
         return plain
     # Plain, random, penalized and decayed ones, and those that tune the latter two; beside each
     # seed's own baseline networks. Half of them run masked samples through every step as well.
-    arms = 4 * seeds + len(parameters["strengths"]) + len(parameters["decays"])
+    tuned = len(parameters["strengths"]) + len(parameters["decays"])
     states = parameters["penalized"] * 2 ** parameters["m"] / parameters["every"]
-    added = {"trainings": arms, "networks": 1, "extracted": 1, "longer": 1 + states / BATCH / 2}
-    return [piece for each in plain for piece in (each, each._replace(**added))]
+    added = {"networks": 1, "extracted": 1, "longer": 1 + states / BATCH / 2}
+    arms = [each._replace(trainings=4 * each.trainings + tuned, **added) for each in plain]
+    return [piece for both in zip(plain, arms, strict=True) for piece in both]
 
 
 def _sampled(main: Mapping[str, Any], parameters: Mapping[str, Any]) -> dict[str, float]:

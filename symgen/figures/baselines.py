@@ -245,6 +245,8 @@ def plot_agreement(
             look["color"] = COLOURS[("network", "generalizable")[i % 2]]
             ax.errorbar(rows["value"], y, xerr=_errors(rows, "value"), **look)
         ax.set(xlabel="Jaccard similarity", xlim=(-0.03, 1.03))
+        # More of them would meet those of the panel beside it.
+        ax.set_xticks((0, 0.5, 1), ("0", "0.5", "1"))
     axes[0].set_yticks(range(len(names)), names)
     axes[0].invert_yaxis()
     legend_below(figure, axes[:1], 2)
@@ -275,6 +277,7 @@ def plot_spectra_and_sets(table: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             ax.plot(mean["sets"], mean["spectra"], ms=13, mec="black", mew=1.6, **look)
         limits = {"xlim": (-0.03, 1.03), "ylim": (-0.03, 1.03), "aspect": "equal"}
         ax.set(xlabel="Jaccard similarity of the sets", **limits)
+        ax.set_xticks((0, 0.5, 1), ("0", "0.5", "1"))
     axes[0].set_ylabel("Jaccard similarity of the spectra")
     legend_below(figure, axes[:1], 3)
     return figure, table

@@ -18,16 +18,16 @@ def plot_course(
 
     Args:
         table: columns step, label, mean, and perhaps low95 and high95; a label that begins with
-            "chance" is dotted and grey, without band.
+            "chance" is dotted, without band, in the colour of the one before it.
         ylabel: what is measured, with its unit.
         ax: where to draw.
     """
     ax = axes_or_new(ax)
-    steps, drawn = sorted(table["step"].unique()), 0
+    steps, drawn, colour = sorted(table["step"].unique()), 0, COLOURS["chance"]
     for label, rows in table.groupby("label", sort=False):
         x = [steps.index(step) for step in rows["step"]]
         if label.startswith("chance"):
-            ax.plot(x, rows["mean"], ":", color=COLOURS["chance"], label=no_math(label))
+            ax.plot(x, rows["mean"], ":", color=colour, label=no_math(label))
             continue
         colour, style = COLOURS[LINES[drawn % 6]], ("-", "--", "-.")[drawn % 3]
         look = {"color": colour, "marker": "os^Dvp"[drawn % 6], "ms": 5}

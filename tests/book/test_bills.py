@@ -151,6 +151,13 @@ def test_other_chapters_are_scaled_from_their_stored_execution(book):
     assert bill_of(book)[0].seconds == 15.0
 
 
+def test_every_study_of_the_penalty_is_billed_its_own_number_of_trainings():
+    given = {"seeds": 5, "side_seeds": 2, "strengths": [0.1], "decays": [0.1]}
+    further = [{"network": "resnet20"}]
+    found = work.pieces("E_penalty", all_of("E_penalty", **given, others=further))
+    assert [piece.trainings for piece in found] == [5, 4 * 5 + 2, 2, 4 * 2 + 2]
+
+
 def test_the_published_procedure_is_counted_for_each_training_one_after_the_other(monkeypatch):
     given = {"seeds": 3, "looks": 4, "samples": 5, "functions": 6, "levels": [0.0, 0.1], "steps": 7}
     found = work.pieces("extractor", {**all_of("extractor"), **given})

@@ -256,6 +256,7 @@ def test_with_its_networks_a_course_trains_nothing(book, taught, tmp_path, monke
     monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / "own"))
     done = CliRunner().invoke(cli.app, ["student", str(tmp_path / "new"), "--networks"])
     assert done.exit_code == 0, done.output
+    assert "Running 01_tiny twice, " in done.output
     networks = tmp_path / "new" / "networks"
     assert {path.name for path in networks.iterdir()} == {"training", "trainings"}
     before = of_trainings(networks)

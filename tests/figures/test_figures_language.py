@@ -34,7 +34,7 @@ def test_a_course_has_a_line_a_label_with_its_band_at_evenly_spaced_checkpoints(
     colours = {line.get_label(): to_hex(line.get_color()).upper() for line in ax.lines}
     assert colours == {
         "H, other": COLOURS["generalizable"],
-        "chance, other": COLOURS["chance"],
+        "chance, other": COLOURS["generalizable"],  # as the line that it belongs to
         "H, twin": COLOURS["non-generalizable"],
     }
     assert [line.get_linestyle() for line in ax.lines] == ["-", ":", "--"]
