@@ -162,16 +162,31 @@ def correlation_lead(
     others: Sequence[Float[Tensor, "cell training"]],
     gap: Float[Tensor, "cell training"],
 ) -> Interval:
-    """Return how much stronger a rank correlation is than the strongest of others, in size."""
+    """Return how much stronger a rank correlation is than the strongest of others, in size.
 
-    def lead(gap: Tensor, one: Tensor, *rest: Tensor) -> float:
+    Which of them is the strongest is found in one half of each cell's trainings, and the lead
+    measured in the other: on the same ones the strongest would be too strong.
+
+    Returns:
+        NaN where cells have a single training.
+    """
+    half, nothing = gap.shape[1] // 2, float("nan")
+    if not half:
+        return Interval(nothing, nothing, nothing)
+
+    def size(one: Tensor, gap: Tensor) -> float:
         # What never changes has no ranks, and tells nothing.
-        first, *others = (np.nan_to_num(abs(_spearman(x, gap))) for x in (one, *rest))
-        return float(first - max(others))
+        return float(np.nan_to_num(abs(_spearman(one, gap))))
+
+    strongest = max(others, key=lambda other: size(other[:, :half], gap[:, :half]))
+    fresh = [x[:, half:] for x in (gap, values, strongest)]
+
+    def lead(gap: Tensor, one: Tensor, other: Tensor) -> float:
+        return size(one, gap) - size(other, gap)
 
     if len(values) < FEWEST:
-        return Interval(lead(gap, values, *others), float("nan"), float("nan"))
-    return _within(resampled(lead, gap, values, *others))
+        return Interval(lead(*fresh), nothing, nothing)
+    return _within(resampled(lead, *fresh))
 
 
 def _within(found: Interval) -> Interval:

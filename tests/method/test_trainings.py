@@ -414,6 +414,14 @@ def test_rank_correlations_are_spearmans_over_cells():
     assert few.mean == pytest.approx(1) and math.isnan(few.low)
     lead = correlation_lead(values, [torch.zeros(9, 2), -values], values)
     assert lead.mean == pytest.approx(0)
+    # The better of the others is the one that is better in the first half of the trainings.
+    early, late = (
+        torch.stack(pair, 1) for pair in ((values[:, 0], ranks[:, 0]), (ranks[:, 0], values[:, 0]))
+    )
+    lead = correlation_lead(values, [late, early], values)
+    assert lead.mean == pytest.approx(12 / 720)
+    alone = [x[:, :1] for x in (values, ranks)]
+    assert math.isnan(correlation_lead(alone[0], alone[1:], alone[0]).mean)
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
         few, gap, other = torch.randn(3, 8, 2, generator=generator)
