@@ -172,8 +172,6 @@ def refresh(executed: nbformat.NotebookNode, source: nbformat.NotebookNode):
     for cell in fresh.cells:
         cells.append(cell)
         if injected and has_tag(cell, "parameters"):
-            # The values that were used stand open, the defaults they replaced are folded.
-            cell.metadata.tags = [*cell.metadata.tags, "hide-cell"]
             cells += map(_wrapped, injected)
     fresh.cells = cells
     fresh.metadata = copy.deepcopy(executed.metadata)

@@ -321,6 +321,19 @@ def _sphinx(stage: Path, output: Path) -> None:
         )
 
 
+def _folded(page: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """Fold a page's parameters under lines of their own: who reads begins with the text."""
+    replaced = any(notebooks.has_tag(cell, "injected-parameters") for cell in page.cells)
+    shown = "The parameters of this page"
+    what = {"injected-parameters": shown, "parameters": replaced and "Defaults, and their meaning"}
+    for cell, tag in itertools.product(page.cells, what):
+        if notebooks.has_tag(cell, tag):
+            cell.metadata.tags = sorted({*cell.metadata.tags, "hide-cell"})
+            prompt = what[tag] or shown
+            cell.metadata.mystnb = {"code_prompt_show": prompt, "code_prompt_hide": prompt}
+    return page
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Serve as a Sphinx extension that makes outputs inert."""
     app.connect("source-read", _outputs)
@@ -334,4 +347,4 @@ def _outputs(app: Any, page: str, text: list[str]) -> None:
         # Here, since a command that only reads a book's settings needs none of this.
         from symgen.book.inert import inert
 
-        text[0] = nbformat.writes(inert(nbformat.reads(text[0], as_version=4)))
+        text[0] = nbformat.writes(_folded(inert(nbformat.reads(text[0], as_version=4))))

@@ -224,7 +224,6 @@ def test_other_parameters_do_not_touch_the_presets_run(book):
     other = executed(book, "a_first", folder)
     assert other.metadata.symgen.parameters == {"n": 4, "rate": 0.001}
     assert other.cells[2].metadata.tags == ["injected-parameters"]
-    assert "hide-cell" in other.cells[1].metadata.tags
     assert "n is 4" in other.cells[4].outputs[0].text
     assert executed(book, "a_first") == before
 

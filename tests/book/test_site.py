@@ -111,6 +111,21 @@ def test_who_links_to_a_page_gets_a_card_with_title_text_and_picture(built, page
     assert (built / page).parent.joinpath(icon[1]).resolve().is_file()
 
 
+@pytest.mark.parametrize("name", presets.chapter_names(ROOT))
+def test_parameters_are_folded_on_every_page(built, name):
+    page = (built / "chapters" / f"{name}.html").read_text()
+    cells = re.findall(
+        r'<div class="cell [^"]*tag_(injected-parameters|parameters)\b.*?<pre>', page, re.S
+    )
+    assert "parameters" in cells
+    for cell in re.finditer(
+        r'<div class="(cell [^"]*tag_(?:injected-)?parameters\b.*?)<pre>', page, re.S
+    ):
+        assert "<details" in cell[1]
+    assert page.count(">The parameters of this page</p>") == 2  # folded, and open
+    assert page.count(">Defaults, and their meaning</p>") == 2 * ("injected-parameters" in cells)
+
+
 def test_every_public_name_is_on_the_page_of_functions(built):
     html = (built / "chapters" / "api.html").read_text()
     for name in symgen.__all__:
