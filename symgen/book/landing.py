@@ -24,7 +24,8 @@ HELD = {
     "removal_gap": "Taking out what does not generalize closes a part of the loss gap.",
     "removal_shrunk": "It closes more of the gap than making the network less sure of itself does, "
     "to the same training loss (control of ours).",
-    "penalty_power": "Training against what does not generalize makes more of a network generalize.",
+    "penalty_power": "Training against what does not generalize makes more of what is learned "
+    "generalize.",
     "penalty_control": "More than training against as much at random does (control of ours).",
     "extractor_count": "By the procedure that earlier papers of the field published, the number of "
     "interactions falls farther at first than by the exact split.",

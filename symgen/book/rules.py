@@ -93,7 +93,7 @@ RULES: dict[str, Rule] = {
     "label_noise": SHARE, "noise": KAPPA, "kappa": KAPPA, "noise_level": STRENGTH,
     "learning_rate": optional(RATE), "augment": FLAG,
     "mixed_precision": one_of("no", "bf16", "fp16"), "seed": whole(0, 2**31 - 1),
-    "seeds": SEEDS, "side_seeds": SEEDS,
+    "seeds": SEEDS, "side_seeds": SEEDS, "comparison_seeds": SEEDS,
     "looks": COUNT, "first_epoch": STRENGTH, "tau": TAU,
     "others": several(MAPPING), "planted": MAPPING,
     "amounts": several(several(COUNT, 2, 2), 1), "label_noises": several(SHARE, 1),

@@ -108,9 +108,10 @@ def pieces(chapter: str, parameters: Mapping[str, Any]) -> list[Piece]:
     if "small_grid" in parameters:  # its other grid, and its two kinds of baseline networks
         grid = parameters["small_grid"]
         fewer = {"grid": grid, "n": min(grid**2, 9), "checkpoints": 1}
-        found.append(({**main, **fewer}, side))
+        compared = parameters.get("comparison_seeds", side)
+        found.append(({**main, **fewer}, compared))
         for split in ("halves", "test"):
-            found.append(({**main, "split": split, "baselines": 1, "checkpoints": 1}, side))
+            found.append(({**main, "split": split, "baselines": 1, "checkpoints": 1}, compared))
     found += [({**main, **other}, side) for other in parameters.get("others", [])]
     plain = [_piece(chapter, *each) for each in found]
     if "counts" in parameters:

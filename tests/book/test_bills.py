@@ -36,6 +36,12 @@ def test_every_study_of_a_chapter_is_counted_with_its_own_trainings():
     assert {p.extracted for p in found} == {checkpoints + 3 + 10}
 
 
+def test_every_comparison_has_trainings_of_its_own_number():
+    given = {"seeds": 5, "side_seeds": 2, "comparison_seeds": 4}
+    found = work.pieces("04_loss_gap_removal", all_of("04_loss_gap_removal", **given))
+    assert [p.trainings for p in found] == [5, 4, 4, 4, 2]
+
+
 def test_a_map_of_trainings_has_one_piece_a_cell():
     given = {"amounts": [[50, 9], [70, 3]], "label_noises": [0.0], "widths": [2, 4], "seeds": 3}
     found = work.pieces("when", {**all_of("when"), **given})

@@ -54,7 +54,8 @@ TINY = {"epochs": 1, "train_size": 60, "samples": 2, "n": 3, "checkpoints": 2, "
         "others": [TEXT], "looks": 3, "width": 16, "layers": 1,
         "probability": 0.0, "tune_size": 40, "tune_epochs": 1, "baselines": 2, "m": 2, "pool": 4,
         "penalized": 2, "every": 2, "strengths": [0.1], "decays": [0.01],
-        "side_seeds": 1, "planted": TEXT, "amounts": [[60, 1]], "label_noises": [0.0],
+        "side_seeds": 1, "comparison_seeds": 1, "planted": TEXT, "amounts": [[60, 1]],
+        "label_noises": [0.0],
         "widths": [2], "small_grid": 2, "steps": 5, "functions": 2,
         "few": 1, "many": 9, "counts": [8], "calls": 40, "against": []}  # fmt: skip
 #: The values that are tried of every parameter; a chapter's own follow by its name.
@@ -69,7 +70,8 @@ VALUES = {
     "network": ("cnn", "bert-tiny", "dead"), "noise_level": (0, 0.05, 1),
     "m": (1, 3), "pool": (1, 4), "penalized": (1, 3), "every": (1, 3), "evaluation_size": (1, 50),
     "strengths": ([0.1], [0, 5.0]), "decays": ([0], [0.01, 0.1]),
-    "side_seeds": (1, 2), "planted": (TEXT, {**TEXT, "n": 4}), "small_grid": (2, 3),
+    "side_seeds": (1, 2), "comparison_seeds": (1, 2), "planted": (TEXT, {**TEXT, "n": 4}),
+    "small_grid": (2, 3),
     "amounts": ([[60, 1]], [[30, 2], [60, 1]]), "label_noises": ([0.0], [0.2, 1.0]),
     "widths": ([1], [2, 3]), "steps": (1, 20), "kappas": ([], [0.0]), "levels": ([0.0], [0.5]),
     "sizes": ([1], [1, 2, 3], [2, 3]), "tau": (0.001, 0.05, 1.0), "kappa": (0, 0.9),
