@@ -1,7 +1,8 @@
 """What became of the claims, on the landing page and on one page, taken from stored results."""
 
 import html
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import nbformat
 import pandas as pd
@@ -9,29 +10,80 @@ import pandas as pd
 from symgen.book.tables import Page, apart, counted, signed
 from symgen.method.statistics import Interval
 
-#: Claims to their words on the landing page, in its order.
-HELD = {
-    "low_orders": "Simple interactions generalize better than complex ones.",
-    "low_orders_learned": "That lead grows with training (control of ours).",
-    "low_orders_above_chance": "Above chance, too, simple interactions generalize better (control "
-    "of ours).",
-    "untrained_baseline": "Trained networks share more of what a network has learned than "
-    "untrained ones do.",
-    "power": "The generalization power first rises, then falls.",
-    "power_above_chance": "So does what of it lies above chance.",
-    "count": "The number of interactions first falls, then rises.",
-    "gap": "The loss gap opens while the generalization power falls.",
-    "removal_gap": "Taking out what does not generalize closes a part of the loss gap.",
-    "removal_shrunk": "It closes more of the gap than making the network less sure of itself does, "
-    "to the same training loss (control of ours).",
-    "penalty_power": "Training against what does not generalize makes more of what is learned "
-    "generalize.",
-    "penalty_control": "More than training against as much at random does (control of ours).",
-    "extractor_count": "By the procedure that earlier papers of the field published, the number of "
-    "interactions falls farther at first than by the exact split.",
-    "power_predicts": "Over many trainings, a lower generalization power goes with a wider gap.",
-    "power_beats_simpler": "It tells the loss gap better than simpler measures do, two of which "
-    "are parts of the gap (control of ours).",
+
+class Question(NamedTuple):
+    """What the landing page asks: the claims that answer it, in their words there, and a figure.
+
+    The figure is that of a chapter's cell that holds `call`; `seen` says what it shows.
+    """
+
+    claims: dict[str, str]
+    chapter: str = ""
+    call: str = ""
+    seen: str = ""
+
+
+#: The questions of the landing page, in its order.
+QUESTIONS = {
+    "Do simple interactions generalize better?": Question(
+        {
+            "low_orders": "Simple interactions generalize better than complex ones.",
+            "low_orders_learned": "That lead grows with training (control of ours).",
+            "low_orders_above_chance": "Above chance, too, simple interactions generalize better "
+            "(control of ours).",
+            "untrained_baseline": "Trained networks share more of what a network has learned than "
+            "untrained ones do.",
+        },
+        "02_order_generalization",
+        "plot_power(",
+        "Generalization power H of interactions of all, low, middle and high orders in one "
+        "training, with 95 % intervals and chance levels",
+    ),
+    "Do the phases show?": Question(
+        {
+            "power": "The generalization power first rises, then falls.",
+            "power_above_chance": "So does what of it lies above chance.",
+            "count": "The number of interactions first falls, then rises.",
+            "gap": "The loss gap opens while the generalization power falls.",
+        },
+        "when",
+        "plot_moves(",
+        "How far H, H above chance and the number of interactions N move up to their extremes, and "
+        "from there to the end, by training samples and wrong labels: rises red, falls blue",
+    ),
+    "Does what does not generalize make the loss gap?": Question(
+        {
+            "removal_gap": "Taking out what does not generalize closes a part of the loss gap.",
+            "removal_shrunk": "It closes more of the gap than making the network less sure of "
+            "itself does, to the same training loss (control of ours).",
+            "penalty_power": "Training against what does not generalize makes more of what is "
+            "learned generalize.",
+            "penalty_control": "More than training against as much at random does (control of "
+            "ours).",
+        },
+        "04_loss_gap_removal",
+        "plot_removal(table)",
+        "Training loss, test loss and the gap between them, averaged over trainings: with nothing "
+        "removed, with what does not generalize removed, and with three controls",
+    ),
+    "Does the generalization power tell the loss gap?": Question(
+        {
+            "power_predicts": "Over many trainings, a lower generalization power goes with a wider "
+            "gap.",
+            "power_beats_simpler": "It tells the loss gap better than simpler measures do, two of "
+            "which are parts of the gap (control of ours).",
+        },
+    ),
+    "Is it the network's, or the extractor's?": Question(
+        {
+            "extractor_count": "By the procedure that earlier papers of the field published, the "
+            "number of interactions falls farther at first than by the exact split.",
+        },
+        "extractor",
+        "plot_planted(",
+        "How the exact split and the published procedure do on planted interactions with noise: "
+        "what they find, what they invent, how many, and of which order",
+    ),
 }
 # From the smallest networks and data to the largest.
 PRESETS = ("quick", "cpu", "gpu", "paper")
@@ -50,8 +102,13 @@ CELLS = {"count": "finding 1", "power": "finding 2", "power_above_chance": "abov
          "gap": "finding 3"}  # fmt: skip
 
 
-def held(claims: pd.DataFrame, effects: pd.DataFrame, cells: pd.DataFrame) -> str:
-    """Return what became of the main claims, a line each, their numbers folded; in Markdown.
+def held(
+    claims: pd.DataFrame,
+    effects: pd.DataFrame,
+    cells: pd.DataFrame,
+    figure: Callable[[str, str, str], str],
+) -> str:
+    """Return what became of the main claims, question by question, numbers folded; in Markdown.
 
     Args:
         claims: of `read_results`, with the rows that the pages show. Of a claim the map of
@@ -59,61 +116,77 @@ def held(claims: pd.DataFrame, effects: pd.DataFrame, cells: pd.DataFrame) -> st
             of the settings in which it was tested the one with the most repetitions.
         effects: of `effect_table`, what the factors of that map do; perhaps empty.
         cells: verdicts on the findings in each cell of the map; perhaps empty.
+        figure: from a chapter, a call in one of its cells and what it shows to the figure, in
+            Markdown; "" where the page has none.
     """
     lines, numbers = [], []
     # An empty text is read as a missing number.
     claims = claims.astype({"open": object}).fillna({"open": ""}) if len(claims) else claims
-    for name, words in HELD.items():
-        rows = claims[claims["claim"] == name] if len(claims) else claims
-        if not len(rows):
-            continue
-        rows = rows.sort_values("repetitions", ascending=False, kind="stable")
-        best = rows["chapter"].eq("when"), rows["verdict"].ne("not tested"), rows["claim"].eq(name)
-        first = next(rows[of].iloc[0] for of in best if of.any())
-        mapped = first.chapter == "when"
-        told = [counted(float(first.repetitions), first.of)]
-        if mapped and CELLS.get(name) in cells:
-            alone = cells[CELLS[name]]
-            against = alone.isin(["opposite", "absent"]).sum()
-            told = [
-                f"on average over {first.repetitions:.0f} of {len(cells)} cells of our map; alone, "
-                "shown in "
-                f"{alone.eq('shown').sum()}, absent or opposite in {against}"
-            ]
-        tested = rows[rows["verdict"].ne("not tested")]
-        settings = tested.drop_duplicates("setting")["verdict"]
-        if not mapped and len(settings) > 1:
-            told.append(f"shown in {settings.eq('shown').sum()} of {len(settings)} settings")
-        values = [_numbers(rows, first)]
-        elsewhere = tested[tested["chapter"].ne("when")]
-        if mapped and len(elsewhere):
-            one = elsewhere.iloc[0]
-            told.append(f"[one case]({one.chapter}): {one.verdict}")
-            values.append(_numbers(elsewhere, one))
-        lines.append(
-            f"- {signed(first.verdict, first.open)} **{words}** <small>{'; '.join(told)}; "
-            f"[more]({first.chapter})</small>"
-        )
-        numbers += [f"- {words} <small>{'; '.join(filter(None, values))}</small>"] * any(values)
-    if len(effects):
-        rises = effects[effects["change"].eq("first")].set_index(["quantity", "factor"])
-        told = []
-        for row in rises.loc[["power"]].itertuples():
-            changes = [
-                f"{Interval(one.value, one.low95, one.high95):+.2f}"
-                for one in (rises.loc[(k, row.Index[1])] for k in ("power", "lift"))
-            ]
-            told.append(
-                f"{changes[0]} (above chance {changes[1]}) with {row.Index[1]} of {row.most:g} in "
-                f"place of {row.least:g}"
-            )
-        lines.append(
-            f"- **When?** The rise of $H$ changes by {'; '.join(told)}: see [the map](when)"
-        )
+    for asked, question in QUESTIONS.items():
+        found = []
+        for name, words in question.claims.items():
+            if len(rows := claims[claims["claim"] == name] if len(claims) else claims):
+                line, values = _became(rows, words, cells)
+                found.append(line)
+                numbers += [f"- {words} <small>{values}</small>"] * bool(values)
+        if question.chapter == "when" and len(effects):
+            found.append(_when(effects))
+        if found:
+            drawn = question.call and figure(question.chapter, question.call, question.seen)
+            told = f"<small>{question.seen}: from [its page]({question.chapter}).</small>"
+            lines += [f"### {asked}", "", *found, *["", drawn, "", told] * bool(drawn), ""]
     if numbers:
         folded = "<details><summary>The numbers, with 95 % intervals</summary>"
-        lines += ["", folded, "", *numbers, "", "</details>"]
+        lines += [folded, "", *numbers, "", "</details>"]
     return "\n".join(lines) or "*No run has been stored yet.*"
+
+
+def _became(rows: pd.DataFrame, words: str, cells: pd.DataFrame) -> tuple[str, str]:
+    """Return the line about one claim, and its numbers; see `held`."""
+    rows = rows.sort_values("repetitions", ascending=False, kind="stable")
+    name = rows["claim"].iloc[0]
+    best = rows["chapter"].eq("when"), rows["verdict"].ne("not tested"), rows["claim"].eq(name)
+    first = next(rows[of].iloc[0] for of in best if of.any())
+    mapped = first.chapter == "when"
+    told = [counted(float(first.repetitions), first.of)]
+    if mapped and CELLS.get(name) in cells:
+        alone = cells[CELLS[name]]
+        against = alone.isin(["opposite", "absent"]).sum()
+        told = [
+            f"on average over {first.repetitions:.0f} of {len(cells)} cells of our map; alone, "
+            f"shown in {alone.eq('shown').sum()}, absent or opposite in {against}"
+        ]
+    tested = rows[rows["verdict"].ne("not tested")]
+    settings = tested.drop_duplicates("setting")["verdict"]
+    if not mapped and len(settings) > 1:
+        told.append(f"shown in {settings.eq('shown').sum()} of {len(settings)} settings")
+    values = [_numbers(rows, first)]
+    elsewhere = tested[tested["chapter"].ne("when")]
+    if mapped and len(elsewhere):
+        one = elsewhere.iloc[0]
+        told.append(f"[one case]({one.chapter}): {one.verdict}")
+        values.append(_numbers(elsewhere, one))
+    line = (
+        f"- {signed(first.verdict, first.open)} **{words}** <small>{'; '.join(told)}; "
+        f"[more]({first.chapter})</small>"
+    )
+    return line, "; ".join(filter(None, values))
+
+
+def _when(effects: pd.DataFrame) -> str:
+    """Return the line about what makes the rise of H larger; see `held`."""
+    rises = effects[effects["change"].eq("first")].set_index(["quantity", "factor"])
+    told = []
+    for row in rises.loc[["power"]].itertuples():
+        changes = [
+            f"{Interval(one.value, one.low95, one.high95):+.2f}"
+            for one in (rises.loc[(k, row.Index[1])] for k in ("power", "lift"))
+        ]
+        told.append(
+            f"{changes[0]} (above chance {changes[1]}) with {row.Index[1]} of {row.most:g} in "
+            f"place of {row.least:g}"
+        )
+    return f"- **When?** The rise of $H$ changes by {'; '.join(told)}: see [the map](when)"
 
 
 def _numbers(rows: pd.DataFrame, first: Any) -> str:
@@ -133,10 +206,10 @@ def _values(rows: pd.DataFrame) -> str:
     )
 
 
-def hero(page: nbformat.NotebookNode) -> str | None:
-    """Return the figure of `plot_cases` that an executed chapter holds, as SVG; None without."""
+def drawn_by(page: nbformat.NotebookNode, call: str) -> str | None:
+    """Return the figure of a chapter's first cell that holds a call, as SVG; None without."""
     for cell in page.cells:
-        if cell.cell_type == "code" and "plot_cases(" in cell.source:
+        if cell.cell_type == "code" and call in cell.source:
             for output in cell.get("outputs", []):
                 if svg := output.get("data", {}).get("image/svg+xml"):
                     return "".join(svg)

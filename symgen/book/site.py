@@ -19,7 +19,7 @@ import yaml
 
 from symgen.book import notebooks
 from symgen.book.editions import OLDER, edition_folder, edition_names, problems
-from symgen.book.landing import PRESETS, held, hero
+from symgen.book.landing import PRESETS, drawn_by, held
 from symgen.book.launch import theme_options
 from symgen.book.presets import (
     BookError,
@@ -109,9 +109,11 @@ def _stage(book: Path, stage: Path, sources: list[Path], scripts: Path) -> None:
     }
     for name, page in pages.items():
         notebooks.write_notebook(page, stage / "chapters" / f"{name}.ipynb")
+    figure = partial(_figure, pages, stage)
     made = {
-        "held": partial(_held, pages, sources),
-        "hero": partial(_hero, pages, stage),
+        "held": partial(_held, pages, sources, figure),
+        "hero": partial(figure, "when", "plot_cases(", HERO),
+        "first": partial(figure, "00_planted_logic", "plot_interactions(repaired", FIRST),
         "costs": partial(_costs, book, sources),
     }
     for page in (book / "chapters").glob("*.md"):
@@ -132,6 +134,10 @@ HERO = (
     "Generalization power H with its chance level, number of interactions N, and loss gap through "
     "training, in the case of the map where most findings are shown and in that where fewest are; "
     "phases shaded"
+)
+FIRST = (
+    "The strongest AND and OR interactions that were found in an output disturbed by noise: the "
+    "planted ones stand out"
 )
 # In a Markdown page, `<!-- table: NAME -->` stands for a table that is made when the site is.
 TABLE = re.compile(r"<!-- table: (.+?) -->")
@@ -160,7 +166,11 @@ def _cell(value: Any) -> str:
     return str(value).replace("|", "\\|")
 
 
-def _held(pages: Mapping[str, nbformat.NotebookNode], sources: list[Path]) -> str:
+def _held(
+    pages: Mapping[str, nbformat.NotebookNode],
+    sources: list[Path],
+    figure: Callable[[str, str, str], str],
+) -> str:
     """Return what became of the main claims, by the results that the pages show."""
     shown = {k: page.metadata.get("symgen", {}).get("preset") for k, page in pages.items()}
     folder = next((f for f in sources if (f / "tables").is_dir()), None)
@@ -172,16 +182,20 @@ def _held(pages: Mapping[str, nbformat.NotebookNode], sources: list[Path]) -> st
         tables.append(found[same])
     claims, effects, verdicts = tables
     of_map = (table[table["chapter"] == "when"] for table in (effects, verdicts))
-    return held(claims, *of_map)
+    return held(claims, *of_map, figure)
 
 
-def _hero(pages: Mapping[str, nbformat.NotebookNode], stage: Path) -> str:
-    """Put the figure of the landing page beside the pages, and return what shows it."""
-    figure = hero(pages["when"]) if "when" in pages else None
+def _figure(
+    pages: Mapping[str, nbformat.NotebookNode], stage: Path, chapter: str, call: str, alt: str
+) -> str:
+    """Put a figure of a chapter beside the pages, and return what shows it; "" without one."""
+    figure = drawn_by(pages[chapter], call) if chapter in pages else None
     if figure is None:
         return ""
-    (stage / "chapters" / "hero.svg").write_text(figure, encoding="utf-8")
-    return "```{figure} hero.svg\n:alt: " + HERO + "\n```"
+    # The end of the name is how the style of pages knows it.
+    name = f"{chapter}.{call.partition('(')[0]}.hero.svg"
+    (stage / "chapters" / name).write_text(figure, encoding="utf-8")
+    return f"```{{figure}} {name}\n:alt: {alt}\n```"
 
 
 def _costs(book: Path, sources: list[Path]) -> pd.DataFrame:

@@ -3,8 +3,9 @@
 import nbformat
 import pandas as pd
 
-from symgen.book.landing import ANSWERS, HELD, answer, held, hero
+from symgen.book.landing import ANSWERS, QUESTIONS, answer, drawn_by, held
 
+HELD = {k: words for asked in QUESTIONS.values() for k, words in asked.claims.items()}
 COLUMNS = [
     "chapter",
     "claim",
@@ -17,6 +18,10 @@ COLUMNS = [
     "verdict",
 ]
 CELLS = pd.DataFrame({"finding 2": ["shown", "absent", "shown"]})
+
+
+def no_figure(chapter, call, seen):
+    return ""
 
 
 def results(*rows):
@@ -42,9 +47,13 @@ def test_each_claim_is_one_line_with_its_verdict_and_page_and_its_numbers_are_fo
         ),
         effects,
         CELLS,
+        no_figure,
     )  # fmt: skip
     assert "nan" not in told
-    first, second, _, when, _, summary, _, numbers, escaped, *_, end = told.splitlines()
+    asked, first, also, second, _, when, summary, numbers, escaped, end = filter(
+        None, told.splitlines()
+    )
+    assert [asked, also] == [f"### {question}" for question in [*QUESTIONS][:2]]
     assert "(a &lt;b&gt;, 2 samples)" in escaped
     assert HELD["low_orders"] in first and "not tested" in first and "nan" not in first
     assert "<small>2 samples; [more](02)" in first
@@ -68,6 +77,7 @@ def test_the_map_counts_before_a_single_setting():
         ),
         pd.DataFrame(),
         CELLS,
+        no_figure,
     )
     assert "undecided</span>" in told and "shown</span>" not in told
     line, numbers = told.split("<details>")
@@ -83,37 +93,57 @@ def test_a_setting_in_which_nothing_could_be_tested_comes_last():
     rows = ("04", "power", "x", *nothing, 3, "trainings", "not tested"), (
         "04", "power", "y", 0.1, 0.0, 0.2, 3, "trainings", "undecided",
     )  # fmt: skip
-    told = held(results(*rows), pd.DataFrame(), CELLS)
+    told = held(results(*rows), pd.DataFrame(), CELLS, no_figure)
     assert "(y, 3 trainings)" in told and "not tested" not in told
 
 
 def test_of_several_settings_the_one_with_most_trainings_is_told():
     few = ("04", "removal_gap", "few", 0.5, 0.4, 0.6, 4, "trainings", "shown")
     many = ("04", "removal_gap", "many", 0.1, 0.0, 0.2, 8, "trainings", "undecided")
-    told = held(results(few, many), pd.DataFrame(), CELLS)
+    told = held(results(few, many), pd.DataFrame(), CELLS, no_figure)
     assert "8 trainings; shown in 1 of 2 settings" in told and "+0.50" not in told
     assert "(many, 8 trainings)" in told
 
 
 def test_what_an_undecided_claim_may_still_be_is_said():
     row = ("02", "low_orders", "x", -0.2, -0.4, -0.1, 8, "trainings", "undecided")
-    told = held(results(row).assign(open="absent or opposite"), pd.DataFrame(), CELLS)
+    told = held(results(row).assign(open="absent or opposite"), pd.DataFrame(), CELLS, no_figure)
     assert "undecided</span> <small>(absent or opposite)</small>" in told
 
 
 def test_without_results_nothing_is_said():
     nothing = pd.DataFrame(columns=["preset", "chapter"])
-    assert held(nothing, nothing, nothing) == "*No run has been stored yet.*"
+    assert held(nothing, nothing, nothing, no_figure) == "*No run has been stored yet.*"
 
 
-def test_the_figure_is_the_one_of_the_cases():
-    cells = [nbformat.v4.new_code_cell(s) for s in ("figures.plot_moves(x)", "plot_cases(cases)")]
+def test_the_figure_is_that_of_the_first_cell_with_the_call():
+    cells = [
+        nbformat.v4.new_code_cell(s) for s in ("plot_moves(x)", "plot_cases(a)", "plot_cases(b)")
+    ]
     page = nbformat.v4.new_notebook(cells=cells)
-    assert hero(page) is None
-    for cell, svg in zip(page.cells, ("<svg>map</svg>", "<svg>cases</svg>"), strict=True):
+    assert drawn_by(page, "plot_cases(") is None
+    for cell, svg in zip(
+        page.cells, ("<svg>map</svg>", "<svg>a</svg>", "<svg>b</svg>"), strict=True
+    ):
         data = {"image/svg+xml": svg, "text/plain": "a figure"}
         cell.outputs = [nbformat.v4.new_output("display_data", data)]
-    assert hero(page) == "<svg>cases</svg>"
+    assert drawn_by(page, "plot_cases(") == "<svg>a</svg>"
+    assert drawn_by(page, "plot_cases(b)") == "<svg>b</svg>"
+
+
+def test_a_question_that_nothing_answers_is_not_asked_and_one_with_a_figure_says_what_it_shows():
+    row = ("extractor", "extractor_count", "a", 0.6, 0.5, 0.7, 5, "trainings", "shown")
+
+    def figure(chapter, call, seen):
+        return f"[{chapter}: {call}]"
+
+    told = held(results(row), pd.DataFrame(), CELLS, figure).splitlines()
+    (asked,) = (line for line in told if line.startswith("### "))
+    drawn = told.index("[extractor: plot_planted(]")
+    assert (
+        told[drawn + 2]
+        == f"<small>{QUESTIONS[asked[4:]].seen}: from [its page](extractor).</small>"
+    )
 
 
 def test_the_answer_sorts_each_claim_once_by_its_largest_preset():
