@@ -30,6 +30,8 @@ DIRECTIVE = re.compile(
     r"(?P<options>(?::[\w-]+:.*\n)*)(?P<body>(?:.*\n)*?)(?P=fence)[ \t]*$",
     re.M,
 )
+#: The paper of the book, which chapters call just that.
+PAPER = "he2025three"
 CITED = re.compile(r"\{cite:([tp])\}`([^`]+)`")
 # A label and the heading below it, and parameters that are set on the command line.
 LABEL = re.compile(r"^\(([\w-]+)\)=\n#+ +(.+)$", re.M)
@@ -326,6 +328,8 @@ def _cited(book: Path, kind: str, keys: str) -> str:
 def _references(book: Path, source: str) -> str:
     """Return what a chapter cites, as a list with titles; empty where it cites nothing."""
     keys = ",".join(found[2] for found in CITED.finditer(source))
+    if "[the paper](references)" in source.lower():
+        keys = f"{PAPER},{keys}".strip(",")
     lines = {
         f"- {_authors(entry)} ({entry.fields['year']}): "
         f"*{re.sub('[{}]', '', entry.fields['title'])}*."

@@ -89,7 +89,8 @@ def test_a_notebook_of_the_course_runs(written, tmp_path):
 TEXT = """\
 ## Exercises
 
-See [the other](b_second), [a page](index), {cite:t}`one2020, two2021`; v[0](x) {cite:p}`one2020`.
+[The paper](references), [the other](b_second), [a page](index), {cite:t}`one2020, two2021`; v[0](x)
+{cite:p}`one2020`.
 
 :::{exercise} Its title
 :label: first
@@ -120,6 +121,7 @@ A note.
 REFERENCES = """
 @article{one2020, author={Ada Able and Bo Best}, title={The {B}}, year={2020}}
 @article{two2021, author={{A Group}}, title={T}, year={2021}}
+@article{he2025three, author={{C}}, title={P}, year={2025}}
 """
 
 
@@ -138,12 +140,13 @@ def taught(book):
 def test_directives_links_and_roles_become_plain_markdown(book, taught):
     given = course.course_notebook(book, "a_first", "quick", instructor=False)
     assert given.cells[4].source == (
-        "## Exercises\n\nSee [the other](b_second.ipynb), [a page](index), Able et al. (2020), "
-        "A Group (2021); v[0](x) (Able et al., 2020).\n\n### Exercise 1\n\nDo it.\n\n"
+        "## Exercises\n\nThe paper, [the other](b_second.ipynb), [a page](index), "
+        "Able et al. (2020), A Group (2021); v[0](x)\n(Able et al., 2020).\n\n"
+        "### Exercise 1\n\nDo it.\n\n"
         "<details><summary>Hint</summary>\n\nThink.\n\n</details>\n\n**Note.** A note."
     ).replace("[a page](index)", "a page")
     assert given.cells[-1].source == (
-        "## References\n\n- A Group (2021): *T*.\n- Able et al. (2020): *The B*."
+        "## References\n\n- A Group (2021): *T*.\n- Able et al. (2020): *The B*.\n- C (2025): *P*."
     )
     assert "secret" not in nbformat.writes(given)
     full = course.course_notebook(book, "a_first", "quick", instructor=True)
