@@ -56,22 +56,30 @@ QUESTIONS = {
             "removal_gap": "Taking out what does not generalize closes a part of the loss gap.",
             "removal_shrunk": "It closes more of the gap than making the network less sure of "
             "itself does, to the same training loss (control of ours).",
-            "penalty_power": "Training against what does not generalize makes more of what is "
-            "learned generalize.",
-            "penalty_control": "More than training against as much at random does (control of "
-            "ours).",
         },
         "04_loss_gap_removal",
         "plot_removal(table)",
         "Training loss, test loss and the gap between them, averaged over trainings: with nothing "
         "removed, with what does not generalize removed, and with three controls",
     ),
+    "Does training against it help?": Question(
+        {
+            "penalty_power": "A penalty on what does not generalize makes more of what is learned "
+            "generalize.",
+            "penalty_control": "More than a penalty on as much at random does (control of ours).",
+            "penalty_accuracy": "It raises the test accuracy.",
+        },
+        "E_penalty",
+        "plot_arms(tables)",
+        "By how much test accuracy, H and the loss gap differ from those of the plain training of "
+        "the same seed: with the penalty, with one at random, and with another weight decay",
+    ),
     "Does the generalization power tell the loss gap?": Question(
         {
-            "power_predicts": "Over many trainings, a lower generalization power goes with a wider "
-            "gap.",
-            "power_beats_simpler": "It tells the loss gap better than simpler measures do, two of "
-            "which are parts of the gap (control of ours).",
+            "power_predicts": "Over many trainings, a lower generalization power, chance included, "
+            "goes with a wider gap.",
+            "power_beats_simpler": "It tells the loss gap better than simpler measures do, the "
+            "training loss among them (control of ours).",
         },
     ),
     "Is it the network's, or the extractor's?": Question(
@@ -159,7 +167,11 @@ def _became(rows: pd.DataFrame, words: str, cells: pd.DataFrame) -> tuple[str, s
     tested = rows[rows["verdict"].ne("not tested")]
     settings = tested.drop_duplicates("setting")["verdict"]
     if not mapped and len(settings) > 1:
-        told.append(f"shown in {settings.eq('shown').sum()} of {len(settings)} settings")
+        against = settings.eq("opposite").sum()
+        told.append(
+            f"shown in {settings.eq('shown').sum()} of {len(settings)} settings"
+            + f", opposite in {against}" * bool(against)
+        )
     values = [_numbers(rows, first)]
     elsewhere = tested[tested["chapter"].ne("when")]
     if mapped and len(elsewhere):
@@ -195,13 +207,15 @@ def _numbers(rows: pd.DataFrame, first: Any) -> str:
         return ""
     margin = f", margin {first.margin:g}" * bool(first.margin > 0)
     repeated = counted(float(first.repetitions), first.of)
-    return f"{values}{margin} ({html.escape(first.setting)}, {repeated})"
+    where = first.setting if repeated in first.setting else f"{first.setting}, {repeated}"
+    return f"{values}{margin} ({html.escape(where)})"
 
 
 def _values(rows: pd.DataFrame) -> str:
-    """Return the values of a claim's contrasts with their intervals, one after the other."""
-    return ", then ".join(
+    """Return the values of a claim's contrasts with intervals and units, one after the other."""
+    return " and ".join(
         apart(Interval(row.value, row.low95, row.high95), row.bound, row.margin, "+")
+        + f" {html.escape(str(row.unit))}" * (str(row.unit) not in ("1", "nan"))
         for row in rows.dropna(subset=["value", "low95"]).itertuples()
     )
 

@@ -25,7 +25,9 @@ def no_figure(chapter, call, seen):
 
 
 def results(*rows):
-    return pd.DataFrame(rows, columns=COLUMNS).assign(bound=0.0, margin=0.02, open=float("nan"))
+    return pd.DataFrame(rows, columns=COLUMNS).assign(
+        bound=0.0, margin=0.02, unit="1", open=float("nan")
+    )
 
 
 def test_each_claim_is_one_line_with_its_verdict_and_page_and_its_numbers_are_folded():
@@ -59,7 +61,7 @@ def test_each_claim_is_one_line_with_its_verdict_and_page_and_its_numbers_are_fo
     assert "<small>2 samples; [more](02)" in first
     assert "<small>8 trainings; shown in 1 of 2 settings;" in second and "0.30" not in second
     assert "<details>" in summary and end == "</details>"
-    assert "+0.30 [+0.20, +0.40], then -0.10 [-0.20, -0.05], margin 0.02" in numbers
+    assert "+0.30 [+0.20, +0.40] and -0.10 [-0.20, -0.05], margin 0.02" in numbers
     assert HELD["power"] in numbers and "(main, 8 trainings)" in numbers
     assert HELD["low_orders"] not in told.split("<details>")[1] and "texts" not in told
     assert "changes by +0.05 [+0.03, +0.07] (above chance +0.02 [-0.01, +0.05]) with" in when
@@ -85,7 +87,7 @@ def test_the_map_counts_before_a_single_setting():
     assert "; [one case](03): shown; [more](when)" in line and "+0.70" not in told
     of_map, beside = numbers.split("; ")
     assert "+0.10" in of_map and "(map, 2 cells)" in of_map and "+0.30" not in of_map
-    assert beside.startswith("+0.30 [+0.20, +0.40], then -0.10 [-0.20, -0.05], margin 0.02 (main,")
+    assert beside.startswith("+0.30 [+0.20, +0.40] and -0.10 [-0.20, -0.05], margin 0.02 (main,")
 
 
 def test_a_setting_in_which_nothing_could_be_tested_comes_last():
