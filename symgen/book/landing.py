@@ -48,7 +48,7 @@ QUESTIONS = {
         },
         "when",
         "plot_moves(",
-        "How far H, H above chance and the number of interactions N move up to their extremes, and "
+        "How far H, H above chance and the number of interactions N move to their extremes, and "
         "from there to the end, by training samples and wrong labels: rises red, falls blue",
     ),
     "Does what does not generalize make the loss gap?": Question(
