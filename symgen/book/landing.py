@@ -152,13 +152,12 @@ def held(
 def _became(rows: pd.DataFrame, words: str, cells: pd.DataFrame) -> tuple[str, str]:
     """Return the line about one claim, and its numbers; see `held`."""
     rows = rows.sort_values("repetitions", ascending=False, kind="stable")
-    name = rows["claim"].iloc[0]
-    best = rows["chapter"].eq("when"), rows["verdict"].ne("not tested"), rows["claim"].eq(name)
-    first = next(rows[of].iloc[0] for of in best if of.any())
+    best = rows["chapter"].eq("when"), rows["verdict"].ne("not tested")
+    first = next((rows[of].iloc[0] for of in best if of.any()), rows.iloc[0])
     mapped = first.chapter == "when"
     told = [counted(float(first.repetitions), first.of)]
-    if mapped and CELLS.get(name) in cells:
-        alone = cells[CELLS[name]]
+    if mapped and CELLS.get(first.claim) in cells:
+        alone = cells[CELLS[first.claim]]
         against = alone.isin(["opposite", "absent"]).sum()
         told = [
             f"on average over {first.repetitions:.0f} of {len(cells)} cells of our map; alone, "
@@ -215,7 +214,7 @@ def _values(rows: pd.DataFrame) -> str:
     """Return the values of a claim's contrasts with intervals and units, one after the other."""
     return " and ".join(
         apart(Interval(row.value, row.low95, row.high95), row.bound, row.margin, "+")
-        + f" {html.escape(str(row.unit))}" * (str(row.unit) not in ("1", "nan"))
+        + f" {html.escape(str(row.unit))}" * (str(row.unit) != "1")
         for row in rows.dropna(subset=["value", "low95"]).itertuples()
     )
 

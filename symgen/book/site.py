@@ -338,13 +338,14 @@ def _sphinx(stage: Path, output: Path) -> None:
 def _folded(page: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """Fold a page's parameters under lines of their own: who reads begins with the text."""
     replaced = any(notebooks.has_tag(cell, "injected-parameters") for cell in page.cells)
-    shown = "The parameters of this page"
-    what = {"injected-parameters": shown, "parameters": replaced and "Defaults, and their meaning"}
-    for cell, tag in itertools.product(page.cells, what):
-        if notebooks.has_tag(cell, tag):
+    for cell in page.cells:
+        default = notebooks.has_tag(cell, "parameters")
+        if default or notebooks.has_tag(cell, "injected-parameters"):
             cell.metadata.tags = sorted({*cell.metadata.tags, "hide-cell"})
-            prompt = what[tag] or shown
-            cell.metadata.mystnb = {"code_prompt_show": prompt, "code_prompt_hide": prompt}
+            says = "The parameters of this page"
+            if default and replaced:
+                says = "Defaults, and their meaning"
+            cell.metadata.mystnb = {"code_prompt_show": says, "code_prompt_hide": says}
     return page
 
 

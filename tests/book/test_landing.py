@@ -107,6 +107,14 @@ def test_of_several_settings_the_one_with_most_trainings_is_told():
     assert "(many, 8 trainings)" in told
 
 
+def test_what_is_opposite_in_a_setting_is_counted_and_values_have_their_units():
+    main = ("E", "penalty_accuracy", "map of 24 cells", 0.1, 0.0, 0.2, 24, "cells", "undecided")
+    worse = ("E", "penalty_accuracy", "b", -0.5, -0.6, -0.4, 8, "trainings", "opposite")
+    told = held(results(main, worse).assign(unit="nats"), pd.DataFrame(), CELLS, no_figure)
+    assert "24 cells; shown in 0 of 2 settings, opposite in 1; [more](E)" in told
+    assert "+0.20] nats, margin 0.02 (map of 24 cells)</small>" in told
+
+
 def test_what_an_undecided_claim_may_still_be_is_said():
     row = ("02", "low_orders", "x", -0.2, -0.4, -0.1, 8, "trainings", "undecided")
     told = held(results(row).assign(open="absent or opposite"), pd.DataFrame(), CELLS, no_figure)
