@@ -3,6 +3,7 @@
 import base64
 import binascii
 import html
+import io
 import json
 import math
 import re
@@ -14,6 +15,7 @@ import nbformat
 import nh3
 from markdown_it import MarkdownIt
 from mdit_py_plugins.dollarmath import dollarmath_plugin
+from PIL import Image
 
 from symgen.book.notebooks import WIDGET_STATE, WIDGET_VIEW
 from symgen.method.claims.judgement import VERDICTS
@@ -46,6 +48,10 @@ DRAWN = {
 # Values of attributes, and styles, that could load something or be read in two ways.
 LOADS = re.compile(r"[\\@]|//|:\s*\w*script|url\(\s*(?!#)|image-set|src\(", re.I)
 LOCAL = re.compile(r"#|data:image/(png|jpeg);base64,")
+# Places, in points, are told finer than any screen shows; letters and scales need all digits.
+PLACES = {"d", "points", "x", "y"}
+FINER = re.compile(r"(\.\d\d)\d+")
+PICTURE = "data:image/png;base64,"
 # Letters are outlines, which this makes as large as they are; hundredths of the drawing's unit.
 LETTERS = re.compile(r"scale\((0?\.\d+) -")
 READABLE = 9  # pixels
@@ -203,7 +209,10 @@ def _attribute(tag: str, name: str, value: str) -> str | None:
 
 
 def clean_svg(text: str) -> str:
-    """Return a drawing without scripts, links and anything from elsewhere; "" if it is none."""
+    """Return a drawing without scripts, links and anything from elsewhere; "" if it is none.
+
+    It takes as few bytes as look the same.
+    """
     try:
         root = ET.fromstring(text)
     except (ET.ParseError, ValueError):
@@ -219,9 +228,32 @@ def clean_svg(text: str) -> str:
             good = LOCAL.match(value) if link else not LOADS.search(value)
             if not good or name.lower().startswith("on") or (name[0] == "{" and not link):
                 del element.attrib[name]
+            elif link and value.startswith(PICTURE):
+                element.attrib[name] = PICTURE + _with_palette(value.removeprefix(PICTURE))
+            elif name in PLACES:
+                element.attrib[name] = FINER.sub(r"\1", value)
+        for place in ("text", "tail"):
+            if not (getattr(element, place) or "").strip():
+                setattr(element, place, None)
         if element.tag.endswith("}style") and LOADS.search(element.text or ""):
             element.text = ""
     return ET.tostring(root, encoding="unicode")
+
+
+def _with_palette(coded: str) -> str:
+    """Return a picture of marks on nothing in 256 colours, where that is smaller; others as given.
+
+    Photographs have no transparent parts, and would show the steps between their colours.
+    """
+    try:
+        with Image.open(io.BytesIO(base64.b64decode(coded))) as picture:
+            if picture.mode != "RGBA" or picture.getextrema()[3][0] == 255:
+                return coded
+            file = io.BytesIO()
+            picture.quantize(256, Image.Quantize.FASTOCTREE).save(file, "png", optimize=True)
+    except (OSError, ValueError):
+        return coded
+    return min(base64.b64encode(file.getvalue()).decode(), coded, key=len)
 
 
 def _widgets(models: Mapping) -> dict[str, Any]:

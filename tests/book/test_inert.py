@@ -2,6 +2,7 @@
 
 import base64
 import io
+import re
 import xml.etree.ElementTree as ET
 
 import matplotlib.pyplot as plt
@@ -9,6 +10,7 @@ import nbformat
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from PIL import Image
 
 from symgen import figures as plots
 from symgen.book.inert import NOTHING, SVG, clean_html, clean_svg, inert
@@ -82,8 +84,38 @@ def test_figures_stay_what_they_are():
     before, after = (ET.fromstring(x) for x in (text.getvalue(), clean_svg(text.getvalue())))
     before.remove(before[0])  # who has drawn it, and when
     assert len(list(before.iter())) > 100
+    number = re.compile(r"-?\d+\.\d+")
     for old, new in zip(before.iter(), after.iter(), strict=True):
-        assert (old.tag, old.attrib, old.text) == (new.tag, new.attrib, new.text)
+        assert (old.tag, (old.text or "").strip()) == (new.tag, new.text or "")
+        assert old.attrib.keys() == new.attrib.keys()
+        for name, value in old.attrib.items():
+            if name not in ("d", "points", "x", "y"):
+                assert new.attrib[name] == value
+            assert number.sub("", new.attrib[name]) == number.sub("", value)
+            told, said = (number.findall(v) for v in (value, new.attrib[name]))
+            assert [*map(float, said)] == pytest.approx([*map(float, told)], abs=0.01)
+
+
+def test_marks_as_a_picture_take_a_third_and_look_the_same():
+    figure, ax = plt.subplots()
+    x, y, c = np.random.default_rng(0).normal(size=(3, 800))
+    ax.scatter(x, y, c=c, alpha=0.8, marker="x", rasterized=True)
+    text = io.StringIO()
+    figure.savefig(text, format="svg")
+    plt.close(figure)
+    both = text.getvalue(), clean_svg(text.getvalue())
+    coded = [re.search(r'base64,([^"]+)', drawing)[1] for drawing in both]
+    assert len(coded[1]) < len(coded[0]) / 3
+    pictures = [Image.open(io.BytesIO(base64.b64decode(t))).convert("RGBA") for t in coded]
+    white = [Image.alpha_composite(Image.new("RGBA", p.size, "white"), p) for p in pictures]
+    near = np.subtract(*(np.asarray(p, dtype=float) for p in white))
+    assert np.sqrt((near**2).mean()) < 8
+
+
+def test_a_picture_that_cannot_be_read_is_left_as_it_is():
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    link = "data:image/png;base64,AAAA"
+    assert link in clean_svg(f'<svg {names}><image xlink:href="{link}"/></svg>')
 
 
 @pytest.mark.parametrize(
