@@ -336,7 +336,10 @@ def _sphinx(stage: Path, output: Path) -> None:
 
 
 def _folded(page: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    """Fold a page's parameters under lines of their own: who reads begins with the text."""
+    """Fold a page's parameters, and outputs so tagged, under lines that say what is there.
+
+    Who reads begins with the text; a table of hundreds of rows is looked up.
+    """
     replaced = any(notebooks.has_tag(cell, "injected-parameters") for cell in page.cells)
     for cell in page.cells:
         default = notebooks.has_tag(cell, "parameters")
@@ -346,6 +349,9 @@ def _folded(page: nbformat.NotebookNode) -> nbformat.NotebookNode:
             if default and replaced:
                 says = "Defaults, and their meaning"
             cell.metadata.mystnb = {"code_prompt_show": says, "code_prompt_hide": says}
+        elif notebooks.has_tag(cell, "hide-output"):
+            about = cell.metadata.setdefault("mystnb", {})
+            about |= dict.fromkeys(("code_prompt_show", "code_prompt_hide"), "The whole table")
     return page
 
 

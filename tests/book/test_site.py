@@ -124,6 +124,8 @@ def test_parameters_are_folded_on_every_page(built, name):
         assert "<details" in cell[1]
     assert page.count(">The parameters of this page</p>") == 2  # folded, and open
     assert page.count(">Defaults, and their meaning</p>") == 2 * ("injected-parameters" in cells)
+    tall = name == "paper_vs_here"  # a table of some hundred rows
+    assert page.count(">The whole table</p>") == 2 * tall
 
 
 def test_every_public_name_is_on_the_page_of_functions(built):
