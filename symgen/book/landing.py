@@ -28,7 +28,8 @@ QUESTIONS = {
     "Do simple interactions generalize better?": Question(
         {
             "low_orders": "Simple interactions generalize better than complex ones.",
-            "low_orders_learned": "That lead grows with training (control of ours).",
+            "low_orders_learned": "That lead is larger after training than before it (control of "
+            "ours).",
             "low_orders_above_chance": "Above chance, too, simple interactions generalize better "
             "(control of ours).",
             "untrained_baseline": "Trained networks share more of what a network has learned than "
@@ -54,6 +55,8 @@ QUESTIONS = {
     "Does what does not generalize make the loss gap?": Question(
         {
             "removal_gap": "Taking out what does not generalize closes a part of the loss gap.",
+            "removal_control": "It closes more of the gap than taking out as much at random does "
+            "(control of ours).",
             "removal_shrunk": "It closes more of the gap than making the network less sure of "
             "itself does, to the same training loss (control of ours).",
         },
@@ -66,7 +69,8 @@ QUESTIONS = {
         {
             "penalty_power": "A penalty on what does not generalize makes more of what is learned "
             "generalize.",
-            "penalty_control": "More than a penalty on as much at random does (control of ours).",
+            "penalty_control": "It does so more than a penalty on as much at random (control of "
+            "ours).",
             "penalty_accuracy": "It raises the test accuracy.",
         },
         "E_penalty",
@@ -84,8 +88,11 @@ QUESTIONS = {
     ),
     "Is it the network's, or the extractor's?": Question(
         {
-            "extractor_count": "By the procedure that earlier papers of the field published, the "
-            "number of interactions falls farther at first than by the exact split.",
+            "extractor_count": "By the procedure that earlier papers of the field published (this "
+            "one prints none), the number of interactions falls farther at first than by the exact "
+            "split of the same outputs.",
+            "extractor_power": "By that procedure the generalization power rises farther,",
+            "extractor_chance": "and so does what of it is chance.",
         },
         "extractor",
         "plot_planted(",
@@ -138,8 +145,8 @@ def held(
                 found.append(line)
                 numbers += [f"- {words} <small>{values}</small>"] * bool(values)
         if question.chapter == "when" and len(effects):
-            found.append(_when(effects))
-        if found:
+            found += [_together(cells), _when(effects)]
+        if found := [line for line in found if line]:
             drawn = question.call and figure(question.chapter, question.call, question.seen)
             told = f"<small>{question.seen}: from [its page]({question.chapter}).</small>"
             lines += [f"### {asked}", "", *found, *["", drawn, "", told] * bool(drawn), ""]
@@ -175,7 +182,11 @@ def _became(rows: pd.DataFrame, words: str, cells: pd.DataFrame) -> tuple[str, s
     elsewhere = tested[tested["chapter"].ne("when")]
     if mapped and len(elsewhere):
         one = elsewhere.iloc[0]
-        told.append(f"[one case]({one.chapter}): {one.verdict}")
+        there = elsewhere[elsewhere["chapter"] == one.chapter].drop_duplicates("setting")["verdict"]
+        told.append(
+            f"[without the map]({one.chapter}) shown in {there.eq('shown').sum()} of {len(there)} "
+            "settings"
+        )
         values.append(_numbers(elsewhere, one))
     line = (
         f"- {signed(first.verdict, first.open)} **{words}** <small>{'; '.join(told)}; "
@@ -184,9 +195,21 @@ def _became(rows: pd.DataFrame, words: str, cells: pd.DataFrame) -> tuple[str, s
     return line, "; ".join(filter(None, values))
 
 
+def _together(cells: pd.DataFrame) -> str:
+    """Return the line about cells of the map in which all findings are shown; see `held`."""
+    findings = sorted(name for name in cells if name.startswith("finding"))
+    if not findings:
+        return ""
+    count = int(cells[findings].eq("shown").all(axis=1).sum())
+    return f"- **All three findings together**, alone in one cell: shown in {count} of {len(cells)}"
+
+
 def _when(effects: pd.DataFrame) -> str:
     """Return the line about what makes the rise of H larger; see `held`."""
-    rises = effects[effects["change"].eq("first")].set_index(["quantity", "factor"])
+    rises, falls = (
+        effects[effects["change"].eq(k)].set_index(["quantity", "factor"])
+        for k in ("first", "then")
+    )
     told = []
     for row in rises.loc[["power"]].itertuples():
         changes = [
@@ -197,7 +220,12 @@ def _when(effects: pd.DataFrame) -> str:
             f"{changes[0]} (above chance {changes[1]}) with {row.Index[1]} of {row.most:g} in "
             f"place of {row.least:g}"
         )
-    return f"- **When?** The rise of $H$ changes by {'; '.join(told)}: see [the map](when)"
+    of_fall = falls[falls.index.get_level_values("quantity") == "power"]
+    clear = int(((of_fall["low95"] > 0) | (of_fall["high95"] < 0)).sum())
+    return (
+        f"- **When?** The rise of $H$ changes by {'; '.join(told)}: see [the map](when). Its fall "
+        f"changes by an interval without 0 with {clear} of these {len(of_fall)}"
+    )
 
 
 def _numbers(rows: pd.DataFrame, first: Any) -> str:

@@ -193,22 +193,46 @@ def refuse_without_maps(model: nn.Module, images: Any) -> None:
     """
     if not isinstance(images, Tensor) or images.dim() != 4:
         return
-    try:
-        with evaluating(model), torch.inference_mode():
-            maps = feature_maps(model, images[:1])
-    except RuntimeError as error:
-        if images.shape[-1] <= COLOURS < images.shape[1]:
-            raise ValueError(
-                f"{type(model).__name__} cannot run images of shape {tuple(images.shape)}, whose "
-                "channels seem to be last; expected (sample, channel, height, width): "
-                "images.permute(0, 3, 1, 2)"
-            ) from error
-        raise
+    refuse_other_channels(model, images)
+    with evaluating(model), torch.inference_mode():
+        maps = feature_maps(model, images[:1])
     if all(first is False for first in maps.values()):
         raise ValueError(
             f"no layer of {type(model).__name__} returns (sample, channel, height, width), so its "
             "patches can be masked in the images alone: symgen.mean_feature(model, images, None)"
         )
+
+
+@refusal
+def refuse_other_channels(model: Any, images: Any) -> None:
+    """Refuse images that a network cannot run since they have channels that it does not take.
+
+    Raises:
+        ValueError: with the channels of both.
+    """
+    if not isinstance(model, nn.Module) or not isinstance(images, Tensor) or images.dim() != 4:
+        return
+    layers = (m for m in model.modules() if isinstance(m, nn.Conv2d))
+    taken = getattr(next(layers, None), "in_channels", images.shape[1])
+    last = images.shape[-1] <= COLOURS < images.shape[1]
+    if images.shape[1] == taken and not last:
+        return
+    try:
+        with evaluating(model), torch.inference_mode():
+            model(images[:1].to(device_of(model), dtype_of(model)))
+    except RuntimeError as error:
+        said = f"{type(model).__name__} cannot run images of shape {tuple(images.shape)}"
+        expected = "expected (sample, channel, height, width)"
+        if last or images.shape[-1] == taken:
+            raise ValueError(
+                f"{said}, whose channels seem to be last; {expected}: images.permute(0, 3, 1, 2)"
+            ) from error
+        if images.shape[1] != taken:
+            raise ValueError(
+                f"{said}: they have {images.shape[1]} channel(s), and its first convolution takes "
+                f"{taken}; {expected} with as many"
+            ) from error
+        raise
 
 
 @refusal

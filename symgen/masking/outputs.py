@@ -52,7 +52,12 @@ from symgen.masking.hooks import (
     layers_to_mask,
     logits_of,
 )  # fmt: skip
-from symgen.masking.mask_values import MaskValue, refuse_without_maps, word_embedding
+from symgen.masking.mask_values import (
+    MaskValue,
+    refuse_other_channels,
+    refuse_without_maps,
+    word_embedding,
+)
 from symgen.masking.patches import ImageVariables
 from symgen.masking.spans import TextVariables
 from symgen.masking.states import StateRunner, evaluating, run_all
@@ -91,8 +96,9 @@ def masked_outputs(
             with ``input_ids`` and ``attention_mask``, padded on the right; for a causal language
             model also a list of token ids, one tensor per prompt; for a function floating inputs
             (sample, ...), a tensor or an array: it is called with what it is given here.
-        target: (sample,) whole numbers: the class of each sample, or the next token's id for a
-            causal language model. A tensor, array or list. For a list of prompts also a list of
+        target: (sample,) whole numbers: the class of each sample, which is a column of the logits
+            and not an entry of scikit-learn's ``classes_``, or the next token's id for a causal
+            language model. A tensor, array or list. For a list of prompts also a list of
             lists: v is then of all these tokens, one after the other.
         variables: of the same samples. Bit i of a state tells whether variable i is present. For a
             function, or a module whose inputs are masked, whole numbers (sample or 1, ...): the
@@ -119,6 +125,7 @@ def masked_outputs(
         RuntimeError: when the network gives another output the second time (a random layer).
     """
 
+    refuse_other_channels(model, x)
     numbered = isinstance(variables, Tensor | np.ndarray)
 
     def compute() -> dict[str, Tensor]:

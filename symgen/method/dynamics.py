@@ -288,6 +288,11 @@ def _refuse_no_runs(run: Any, baselines: Any) -> None:
                 "own make symgen.Checkpoints(files, build); of a finished network alone "
                 "symgen.Checkpoints([lambda: network])"
             )
+    if any(b is run for b in baselines):
+        raise ValueError(
+            "the run is one of its own baselines, to which all that it has transfers; give "
+            "trainings of other networks, on other data"
+        )
 
 
 @refusal

@@ -1,5 +1,6 @@
 """When the phases show: one study trained on more or less data, with right or wrong labels."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -165,7 +166,7 @@ def correlation_lead(
     """Return how much stronger a rank correlation is than the strongest of others, in size.
 
     Which of them is the strongest is found in one half of each cell's trainings, and the lead
-    measured in the other: on the same ones the strongest would be too strong.
+    measured in the other, both ways round: on the same ones the strongest would be too strong.
 
     Returns:
         NaN where cells have a single training.
@@ -178,11 +179,14 @@ def correlation_lead(
         # What never changes has no ranks, and tells nothing.
         return float(np.nan_to_num(abs(_spearman(one, gap))))
 
-    strongest = max(others, key=lambda other: size(other[:, :half], gap[:, :half]))
-    fresh = [x[:, half:] for x in (gap, values, strongest)]
+    fresh = []
+    for pick, rest in itertools.permutations([slice(None, half), slice(half, None)]):
+        strongest = max(others, key=lambda other, of=pick: size(other[:, of], gap[:, of]))
+        fresh += [x[:, rest] for x in (gap, values, strongest)]
 
-    def lead(gap: Tensor, one: Tensor, other: Tensor) -> float:
-        return size(one, gap) - size(other, gap)
+    def lead(*parts: Tensor) -> float:
+        ways = parts[:3], parts[3:]
+        return float(np.mean([size(one, gap) - size(other, gap) for gap, one, other in ways]))
 
     if len(values) < FEWEST:
         return Interval(lead(*fresh), nothing, nothing)

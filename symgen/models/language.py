@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from symgen.data.hub import from_pretrained, import_transformers
 from symgen.data.parts import TokenPart
 from symgen.data.texts import pieces_of, train_tokenizer
-from symgen.fingerprints import code_fingerprint
+from symgen.fingerprints import code_fingerprint, refusal
 from symgen.interactions import Interactions
 from symgen.literal import nearest
 from symgen.masking.extraction import split_outputs
@@ -26,6 +26,7 @@ from symgen.models.loop import Task, next_token
 from symgen.models.registry import device, identity, untrained
 from symgen.models.trainable import merged, trainable
 from symgen.models.training import TrainingRun
+from symgen.split.sparsify import MAX_VARIABLES
 
 # Causal language models of the paper (App. F, O, P), and a small one for trying things out.
 CAUSAL_LMS = {
@@ -94,7 +95,9 @@ class LanguageModel:
             noise, tol: see `sparsify`.
             progress: whether to show bars.
         """
+        _refuse_prompts(prompts)
         inputs, variables = prompt_inputs(prompts, self.tokenizer, whole)
+        _refuse_long(self.model, inputs.x)
         ids = mask_ids(self.tokenizer, masking, texts)
 
         def value(model: nn.Module) -> MaskValue | None:
@@ -105,6 +108,30 @@ class LanguageModel:
             self.model, inputs.x, inputs.y, variables, value, key=key, progress=progress
         )
         return v, split_outputs(v, noise, tol, progress)
+
+
+@refusal
+def _refuse_prompts(prompts: Any) -> None:
+    if isinstance(prompts, Prompt | str) or not all(isinstance(p, Prompt) for p in prompts):
+        raise ValueError(
+            "prompts are not a list of symgen.Prompt; expected one, also of a single prompt, such "
+            'as [symgen.Prompt.of("Once upon a time there was a", " girl", n=5)]'
+        )
+    if (most := max((len(p.spans) for p in prompts), default=0)) > MAX_VARIABLES:
+        raise ValueError(
+            f"a prompt has {most} variables, which is 2^{most} masked prompts; expected at most "
+            f"{MAX_VARIABLES}: take fewer words, or phrases of several words each"
+        )
+
+
+@refusal
+def _refuse_long(model: nn.Module, ids: Sequence[Tensor]) -> None:
+    read = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    longest = max(map(len, ids))
+    if read is not None and longest > read:
+        raise ValueError(
+            f"a prompt has {longest} tokens, and {type(model).__name__} reads {read}; shorten it"
+        )
 
 
 def open_language_model(

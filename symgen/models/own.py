@@ -22,7 +22,7 @@ from symgen.models.registry import device, load_weights
 # What is known of a run's checkpoints, beside their steps; NaN where it is not.
 RECORDED = ("epoch", "train_loss", "test_loss", "train_accuracy", "test_accuracy")
 # Under which names programs keep the weights in a checkpoint that holds more than these.
-INSIDE = ("state_dict", "model_state_dict", "model")
+INSIDE = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
 
 
 class Checkpoints:
@@ -104,6 +104,9 @@ class Checkpoints:
                     f"{source} holds weights alone; pass build, a function without arguments that "
                     "returns a network to load them into"
                 )
+        files = [str(x) for x in self._sources.values() if not callable(x)]
+        if again := [file for file in dict.fromkeys(files) if files.count(file) > 1]:
+            raise ValueError(f"{again[0]} is given for several steps; expected a file for each")
         self.records = _recorded(self.steps, records)
 
     def load(self, step: int = -1) -> nn.Module:
@@ -128,10 +131,13 @@ class Checkpoints:
             )
         if not callable(source):
             weights, own = _weights(Path(source)), model.state_dict()
-            # As DistributedDataParallel names them, or torch.compile.
-            for prefix in ("module.", "_orig_mod."):
-                if not weights.keys() & own.keys():
-                    weights = {name.removeprefix(prefix): x for name, x in weights.items()}
+            # As DistributedDataParallel names them, torch.compile, or a Lightning module with
+            # the network inside; one within the other.
+            while weights and not weights.keys() & own.keys():
+                prefixes = {name.partition(".")[0] for name in weights}
+                if len(prefixes) > 1 or not all("." in name for name in weights):
+                    break
+                weights = {name.partition(".")[2]: x for name, x in weights.items()}
             load_weights(model, weights, f"in {source}")
         model = model.to(device()).eval()
         self._keys[step] = {**content(model), "settings": _settings(model)}

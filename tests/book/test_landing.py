@@ -17,7 +17,9 @@ COLUMNS = [
     "of",
     "verdict",
 ]
-CELLS = pd.DataFrame({"finding 2": ["shown", "absent", "shown"]})
+CELLS = pd.DataFrame(
+    {"finding 2": ["shown", "absent", "shown"], "finding 3": ["shown", "shown", "absent"]}
+)
 
 
 def no_figure(chapter, call, seen):
@@ -52,7 +54,7 @@ def test_each_claim_is_one_line_with_its_verdict_and_page_and_its_numbers_are_fo
         no_figure,
     )  # fmt: skip
     assert "nan" not in told
-    asked, first, also, second, _, when, summary, numbers, escaped, end = filter(
+    asked, first, also, second, _, together, when, summary, numbers, escaped, end = filter(
         None, told.splitlines()
     )
     assert [asked, also] == [f"### {question}" for question in [*QUESTIONS][:2]]
@@ -66,7 +68,9 @@ def test_each_claim_is_one_line_with_its_verdict_and_page_and_its_numbers_are_fo
     assert HELD["low_orders"] not in told.split("<details>")[1] and "texts" not in told
     assert "changes by +0.05 [+0.03, +0.07] (above chance +0.02 [-0.01, +0.05]) with" in when
     assert "width of 16 in place of 4: see" in when
-    assert "0.9" not in when
+    assert "0.9" not in when and when.endswith("without 0 with 1 of these 1")
+    # Of the cells below, the first alone has both.
+    assert together.endswith("shown in 1 of 3")
 
 
 def test_the_map_counts_before_a_single_setting():
@@ -84,7 +88,8 @@ def test_the_map_counts_before_a_single_setting():
     assert "undecided</span>" in told and "shown</span>" not in told
     line, numbers = told.split("<details>")
     assert "on average over 2 of 3 cells of our map; alone, shown in 2, absent" in line
-    assert "; [one case](03): shown; [more](when)" in line and "+0.70" not in told
+    assert "; [without the map](03) shown in 1 of 2 settings; [more](when)" in line
+    assert "+0.70" not in told
     of_map, beside = numbers.split("; ")
     assert "+0.10" in of_map and "(map, 2 cells)" in of_map and "+0.30" not in of_map
     assert beside.startswith("+0.30 [+0.20, +0.40] and -0.10 [-0.20, -0.05], margin 0.02 (main,")

@@ -124,8 +124,19 @@ def test_parameters_are_folded_on_every_page(built, name):
         assert "<details" in cell[1]
     assert page.count(">The parameters of this page</p>") == 2  # folded, and open
     assert page.count(">Defaults, and their meaning</p>") == 2 * ("injected-parameters" in cells)
-    tall = name == "paper_vs_here"  # a table of some hundred rows
-    assert page.count(">The whole table</p>") == 2 * tall
+    tall = name == "paper_vs_here"  # two tables of a row a claim, or more
+    assert page.count(">The whole table</p>") == 4 * tall
+
+
+@pytest.mark.parametrize("shown", [[], [nbformat.v4.new_output("stream", text="1")]])
+def test_a_section_for_data_that_a_run_has_not_is_left_out(shown):
+    of_data = nbformat.v4.new_markdown_cell("## B", metadata={"tags": ["where-data-are"]})
+    code = nbformat.v4.new_code_cell("1", outputs=shown)
+    told = [nbformat.v4.new_markdown_cell(text) for text in ("# A", "How to read it.", "### C")]
+    quiet = nbformat.v4.new_code_cell("2")
+    kept = site._shown([told[0], quiet, of_data, code, told[1], told[2], quiet])
+    whole = ["# A", "2", "## B", "1", "How to read it.", "### C", "2"]
+    assert [c.source for c in kept] == (whole if shown else whole[:2] + whole[5:])
 
 
 def test_every_public_name_is_on_the_page_of_functions(built):

@@ -414,7 +414,7 @@ def test_rank_correlations_are_spearmans_over_cells():
     assert few.mean == pytest.approx(1) and math.isnan(few.low)
     lead = correlation_lead(values, [torch.zeros(9, 2), -values], values)
     assert lead.mean == pytest.approx(0)
-    # The better of the others is the one that is better in the first half of the trainings.
+    # The better of the others is the one that is better in the half that is not measured.
     early, late = (
         torch.stack(pair, 1) for pair in ((values[:, 0], ranks[:, 0]), (ranks[:, 0], values[:, 0]))
     )

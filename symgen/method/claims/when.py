@@ -30,8 +30,8 @@ def power_beats_simpler(cells: Mapping[tuple, Trainings]) -> Judgement:
     These are the training loss, the mean output of training samples, the norm of the weights, and
     how often target and baselines predict the same. Compared are sizes of Spearman's rank
     correlations; leads up to 0.1 count as none. Which is the best is found in one half of each
-    cell's trainings, and H compared with it in the other. The interval is over cells of the map;
-    nothing is tested with fewer than 8.
+    cell's trainings, and H compared with it in the other, both ways round. The interval is over
+    cells of the map; nothing is tested with fewer than 8.
     """
     found, count = predictions(cells), len(cells)
     simpler = [found[name] for name in SIMPLER]
