@@ -81,7 +81,8 @@ if os.path.isdir("networks"):  # trained ones, which came with this notebook
     os.environ.setdefault("SYMGEN_CACHE", os.path.abspath("networks"))"""
 EXERCISES = {
     False: "Exercises stand at the end of each notebook; a cell that says *not yet* says *correct*"
-    "\nonce your own code is in it.",
+    "\nonce your own code is in it. Hints are folded below the exercises. Solutions stand, folded,"
+    "\non the pages of the site: your lecturer says where.",
     True: "These are the instructor's copies: a solution follows each exercise.",
 }
 

@@ -115,6 +115,7 @@ def _stage(book: Path, stage: Path, sources: list[Path], scripts: Path) -> None:
         "hero": partial(figure, "when", "plot_cases(", HERO),
         "first": partial(figure, "00_planted_logic", "plot_interactions(repaired", FIRST),
         "costs": partial(_costs, book, sources),
+        "course preset": partial(_of_course, pages),
     }
     for page in (book / "chapters").glob("*.md"):
         text = TABLE.sub(lambda m: _table(book, m[1], made), page.read_text(encoding="utf-8"))
@@ -196,6 +197,18 @@ def _figure(
     name = f"{chapter}.{call.partition('(')[0]}.hero.svg"
     (stage / "chapters" / name).write_text(figure, encoding="utf-8")
     return f"```{{figure}} {name}\n:alt: {alt}\n```"
+
+
+def _of_course(pages: Mapping[str, nbformat.NotebookNode]) -> str:
+    """Return a warning for who teaches from a site whose pages are not those of the course."""
+    presets = {k: page.metadata.get("symgen", {}).get("preset") for k, page in pages.items()}
+    if not (others := [k for k, preset in presets.items() if preset not in ("quick", None)]):
+        return "Every page of this site is of preset `quick`, as this course has it."
+    links = ", ".join(f"[{name}]({name})" for name in others)
+    return (
+        ":::{warning}\nThis site shows larger runs, with other numbers than this page has, of "
+        f"{links}. For the course, build it with `symgen html --edition quick`.\n:::"
+    )
 
 
 def _costs(book: Path, sources: list[Path]) -> pd.DataFrame:
