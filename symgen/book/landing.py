@@ -223,8 +223,8 @@ def _when(effects: pd.DataFrame) -> str:
     of_fall = falls[falls.index.get_level_values("quantity") == "power"]
     clear = int(((of_fall["low95"] > 0) | (of_fall["high95"] < 0)).sum())
     return (
-        f"- **When?** The rise of $H$ changes by {'; '.join(told)}: see [the map](when). Its fall "
-        f"changes by an interval without 0 with {clear} of these {len(of_fall)}"
+        f"- **When?** The rise of $H$ changes by {'; '.join(told)}: see [the map](when). In how "
+        f"far it falls, {clear} of these {len(of_fall)} make a difference that leaves out 0"
     )
 
 
