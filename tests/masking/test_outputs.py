@@ -692,9 +692,29 @@ def test_images_with_channels_last_are_told_so():
     model, x = build_network("cnn", image_size=32), torch.rand(2, 32, 32, 3)
     with pytest.raises(ValueError, match=r"\(2, 32, 32, 3\), whose channels seem to be last"):
         mean_feature(model, x)
-    # What is amiss is something else.
-    with pytest.raises(RuntimeError, match="channels"):
-        mean_feature(model, torch.rand(2, 5, 32, 32))
+    for wrong, told in (
+        (x, "whose channels seem to be last"),
+        (torch.rand(2, 1, 32, 32), r"have 1 channel\(s\), and its first .* 3;"),
+        (torch.rand(2, 5, 32, 32), r"have 5 channel\(s\), and its first .* 3;"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            mean_feature(model, wrong)
+        with pytest.raises(ValueError, match=told):
+            masked_outputs(model, wrong, [0, 1], draw_patches(2, n=4, grid=2), 0.0)
+
+
+def test_a_network_may_make_the_channels_of_its_first_convolution_itself():
+    class Grey(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = build_network("cnn", image_size=16).eval()
+
+        def forward(self, x):
+            return self.body(x.expand(-1, 3, -1, -1))
+
+    x, patches = torch.rand(2, 1, 16, 16), draw_patches(2, n=3, grid=2)
+    v = masked_outputs(Grey(), x, [0, 1], patches, mean_feature(Grey(), x), progress=False)
+    assert v.shape == (2, 8)
 
 
 @pytest.mark.parametrize("layer", ["patches", "act", "head", "first_relu"])

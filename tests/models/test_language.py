@@ -20,6 +20,7 @@ from symgen.masking.prompts import (
     target_tokens,
 )
 from symgen.masking.spans import word_spans
+from symgen.models import language
 from symgen.models.config import TrainingConfig
 from symgen.models.cost import language_memory
 from symgen.models.language import (
@@ -185,6 +186,19 @@ def test_interactions_of_another_kind_are_stored_apart(tokenizer, tmp_path, monk
     again, inter = lm.interactions([prompt], progress=False)
     assert torch.equal(again, found[0]) and inter.n == 4
     torch.testing.assert_close(inter.bias, again[:, 0])
+
+
+def test_prompts_that_cannot_be_masked_are_refused(tokenizer):
+    lm = LanguageModel("llama", build(tokenizer), tokenizer, {"network": 1})
+    for wrong in ("a text", PROMPTS[0], ["a text"]):
+        with pytest.raises(ValueError, match=r"prompts are not a list of symgen.Prompt"):
+            language._refuse_prompts(wrong)
+    many = Prompt.of(" ".join(f"word{i}" for i in range(17)), " end", n=17)
+    with pytest.raises(ValueError, match=r"17 variables, which is 2\^17 masked .* at most 16"):
+        lm.interactions([many])
+    lm.model.config.max_position_embeddings = 3
+    with pytest.raises(ValueError, match=r"tokens, and LlamaForCausalLM reads 3; shorten it"):
+        lm.interactions(PROMPTS[:1])
 
 
 def test_numbers_that_are_not_finite_are_told(tokenizer):

@@ -200,12 +200,23 @@ def test_weights_of_distributed_training_and_networks_for_functions(tmp_path):
     torch.save({"model": network.state_dict(), "opt": {}}, tmp_path / "inside.pt")
     compiled = {f"_orig_mod.{k}": v for k, v in network.state_dict().items()}
     torch.save(compiled, tmp_path / "compiled.pt")
-    files = [tmp_path / f"{name}.pt" for name in ("ddp", "inside", "compiled")]
+    lightning = {f"module.net.{k}": v for k, v in network.state_dict().items()}
+    torch.save({"state_dict": lightning}, tmp_path / "lightning.pt")
+    torch.save({"net": network.state_dict()}, tmp_path / "net.pt")
+    names = ("ddp", "inside", "compiled", "lightning", "net")
+    files = [tmp_path / f"{name}.pt" for name in names]
     run = symgen.Checkpoints(files, lambda: torch.nn.Linear(3, 2))
     for step in run.steps:
         assert torch.equal(run.load(step).weight, network.weight)
     with pytest.raises(ValueError, match=r"build is a Linear; expected a function"):
         symgen.Checkpoints(files, network)
+    with pytest.raises(ValueError, match=r"ddp.pt is given for several steps; expected a file"):
+        symgen.Checkpoints([files[0], files[1], files[0]], lambda: network)
+    torch.save({"a.weight": torch.ones(1), "b.weight": torch.ones(1)}, tmp_path / "two.pt")
+    with pytest.raises(ValueError, match="two.pt are of another architecture than this Linear"):
+        symgen.Checkpoints([tmp_path / "two.pt"], lambda: torch.nn.Linear(3, 2)).load()
+    with pytest.raises(ValueError, match="the run is one of its own baselines"):
+        symgen.track(run, [run], symgen.extract)
     torch.save(network, tmp_path / "whole.pt")
     whole = symgen.Checkpoints([tmp_path / "whole.pt"], lambda: torch.nn.Linear(3, 2))
     with pytest.raises(ValueError, match="is given as a function that returns it"):
