@@ -91,8 +91,8 @@ QUESTIONS = {
             "extractor_count": "By the procedure that earlier papers of the field published (this "
             "one prints none), the number of interactions falls farther at first than by the exact "
             "split of the same outputs.",
-            "extractor_power": "By that procedure the generalization power rises farther,",
-            "extractor_chance": "and so does what of it is chance.",
+            "extractor_power": "By that procedure the generalization power rises farther.",
+            "extractor_chance": "So does its chance level.",
         },
         "extractor",
         "plot_planted(",
@@ -201,7 +201,7 @@ def _together(cells: pd.DataFrame) -> str:
     if not findings:
         return ""
     count = int(cells[findings].eq("shown").all(axis=1).sum())
-    return f"- **All three findings together**, alone in one cell: shown in {count} of {len(cells)}"
+    return f"- **The paper's three findings together**: shown in {count} of {len(cells)} cells"
 
 
 def _when(effects: pd.DataFrame) -> str:

@@ -70,7 +70,7 @@ def test_each_claim_is_one_line_with_its_verdict_and_page_and_its_numbers_are_fo
     assert "width of 16 in place of 4: see" in when
     assert "0.9" not in when and "falls, 1 of these 1 make" in when
     # Of the cells below, the first alone has both.
-    assert together.endswith("shown in 1 of 3")
+    assert together.endswith("shown in 1 of 3 cells")
 
 
 def test_the_map_counts_before_a_single_setting():
