@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import copy
+import itertools
 import json
 import os
 import pprint
@@ -221,6 +222,20 @@ def provenance_record(notebook: nbformat.NotebookNode) -> dict:
             if isinstance(record, dict) and "code" in record:
                 return dict(record)
     return {}
+
+
+def with_data(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """Return cells without the sections for data that this run has not: their code shows nothing.
+
+    Such a section begins with a cell tagged "where-data-are", and ends before the next heading.
+    """
+    heads = [i for i, c in enumerate(cells) if c.cell_type == "markdown" and c.source[:1] == "#"]
+    left_out: set[int] = set()
+    for start, end in itertools.pairwise([*heads, len(cells)]):
+        nothing = not any(cell.get("outputs") for cell in cells[start:end])
+        if nothing and has_tag(cells[start], "where-data-are"):
+            left_out |= {*range(start, end)}
+    return [cell for i, cell in enumerate(cells) if i not in left_out]
 
 
 def scrub(notebook: nbformat.NotebookNode, book: Path, name: str) -> nbformat.NotebookNode:

@@ -253,7 +253,7 @@ def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:
         # Beside a failed run lies what an earlier one has left, perhaps of other code.
         if executed and not (left == failed and problems(executed, own)):
             page = notebooks.scrub(notebooks.refresh(executed, own) or executed, book, name)
-            page.cells = _shown(page.cells)
+            page.cells = notebooks.with_data(page.cells)
             break
     for cell in page.cells:
         if cell.cell_type == "markdown" and cell.source.startswith("# "):
@@ -263,20 +263,6 @@ def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:
             cell.source = f"{title}\n\n{about}\n\n{rest}"
             break
     return page
-
-
-def _shown(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
-    """Return cells without the sections for data that this run has not: their code shows nothing.
-
-    Such a section begins with a cell tagged "where-data-are", and ends before the next heading.
-    """
-    heads = [i for i, c in enumerate(cells) if c.cell_type == "markdown" and c.source[:1] == "#"]
-    left_out: set[int] = set()
-    for start, end in itertools.pairwise([*heads, len(cells)]):
-        nothing = not any(cell.get("outputs") for cell in cells[start:end])
-        if nothing and notebooks.has_tag(cells[start], "where-data-are"):
-            left_out |= {*range(start, end)}
-    return [cell for i, cell in enumerate(cells) if i not in left_out]
 
 
 def _number(name: str) -> str:

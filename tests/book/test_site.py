@@ -134,9 +134,20 @@ def test_a_section_for_data_that_a_run_has_not_is_left_out(shown):
     code = nbformat.v4.new_code_cell("1", outputs=shown)
     told = [nbformat.v4.new_markdown_cell(text) for text in ("# A", "How to read it.", "### C")]
     quiet = nbformat.v4.new_code_cell("2")
-    kept = site._shown([told[0], quiet, of_data, code, told[1], told[2], quiet])
+    kept = notebooks.with_data([told[0], quiet, of_data, code, told[1], told[2], quiet])
     whole = ["# A", "2", "## B", "1", "How to read it.", "### C", "2"]
     assert [c.source for c in kept] == (whole if shown else whole[:2] + whole[5:])
+
+
+def test_who_teaches_is_told_of_pages_that_are_not_those_of_the_course():
+    pages = {
+        name: nbformat.v4.new_notebook(metadata={"symgen": {"preset": preset}} if preset else {})
+        for name, preset in (("00_a", "quick"), ("01_b", "cpu"), ("02_c", None))
+    }
+    told = site._of_course(pages)
+    assert "{warning}" in told and "[01_b](01_b)" in told and "00_a" not in told
+    del pages["01_b"]
+    assert "{warning}" not in site._of_course(pages)
 
 
 def test_every_public_name_is_on_the_page_of_functions(built):
