@@ -171,22 +171,14 @@ def _became(rows: pd.DataFrame, words: str, cells: pd.DataFrame) -> tuple[str, s
             f"shown in {alone.eq('shown').sum()}, absent or opposite in {against}"
         ]
     tested = rows[rows["verdict"].ne("not tested")]
-    settings = tested.drop_duplicates("setting")["verdict"]
-    if not mapped and len(settings) > 1:
-        against = settings.eq("opposite").sum()
-        told.append(
-            f"shown in {settings.eq('shown').sum()} of {len(settings)} settings"
-            + f", opposite in {against}" * bool(against)
-        )
+    if not mapped and tested["setting"].nunique() > 1:
+        told.append(_in_settings(tested))
     values = [_numbers(rows, first)]
     elsewhere = tested[tested["chapter"].ne("when")]
     if mapped and len(elsewhere):
         one = elsewhere.iloc[0]
-        there = elsewhere[elsewhere["chapter"] == one.chapter].drop_duplicates("setting")["verdict"]
-        told.append(
-            f"[without the map]({one.chapter}) shown in {there.eq('shown').sum()} of {len(there)} "
-            "settings"
-        )
+        of_page = _in_settings(elsewhere[elsewhere["chapter"] == one.chapter])
+        told.append(f"[without the map]({one.chapter}) {of_page}")
         values.append(_numbers(elsewhere, one))
     line = (
         f"- {signed(first.verdict, first.open)} **{words}** <small>{'; '.join(told)}; "
@@ -195,21 +187,26 @@ def _became(rows: pd.DataFrame, words: str, cells: pd.DataFrame) -> tuple[str, s
     return line, "; ".join(filter(None, values))
 
 
+def _in_settings(tested: pd.DataFrame) -> str:
+    """Return in how many of its settings a claim is shown, and in how many it is opposite."""
+    verdicts = tested.drop_duplicates("setting")["verdict"]
+    told = f"shown in {verdicts.eq('shown').sum()} of {len(verdicts)} settings"
+    against = verdicts.eq("opposite").sum()
+    return told + f", opposite in {against}" * bool(against)
+
+
 def _together(cells: pd.DataFrame) -> str:
     """Return the line about cells of the map in which all findings are shown; see `held`."""
-    findings = sorted(name for name in cells if name.startswith("finding"))
-    if not findings:
+    findings = cells.filter(like="finding")
+    if findings.empty:
         return ""
-    count = int(cells[findings].eq("shown").all(axis=1).sum())
+    count = findings.eq("shown").all(axis=1).sum()
     return f"- **The paper's three findings together**: shown in {count} of {len(cells)} cells"
 
 
 def _when(effects: pd.DataFrame) -> str:
     """Return the line about what makes the rise of H larger; see `held`."""
-    rises, falls = (
-        effects[effects["change"].eq(k)].set_index(["quantity", "factor"])
-        for k in ("first", "then")
-    )
+    rises = effects[effects["change"].eq("first")].set_index(["quantity", "factor"])
     told = []
     for row in rises.loc[["power"]].itertuples():
         changes = [
@@ -220,11 +217,11 @@ def _when(effects: pd.DataFrame) -> str:
             f"{changes[0]} (above chance {changes[1]}) with {row.Index[1]} of {row.most:g} in "
             f"place of {row.least:g}"
         )
-    of_fall = falls[falls.index.get_level_values("quantity") == "power"]
-    clear = int(((of_fall["low95"] > 0) | (of_fall["high95"] < 0)).sum())
+    falls = effects[effects["change"].eq("then") & effects["quantity"].eq("power")]
+    clear = (falls["low95"].gt(0) | falls["high95"].lt(0)).sum()
     return (
         f"- **When?** The rise of $H$ changes by {'; '.join(told)}: see [the map](when). In how "
-        f"far it falls, {clear} of these {len(of_fall)} make a difference that leaves out 0"
+        f"far it falls, {clear} of these {len(falls)} make a difference that leaves out 0"
     )
 
 

@@ -227,9 +227,11 @@ def provenance_record(notebook: nbformat.NotebookNode) -> dict:
 def with_data(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
     """Return cells without the sections for data that this run has not: their code shows nothing.
 
-    Such a section begins with a cell tagged "where-data-are", and ends before the next heading.
+    Such a section begins with a cell tagged "where-data-are", and ends before the next cell with a
+    heading.
     """
-    heads = [i for i, c in enumerate(cells) if c.cell_type == "markdown" and c.source[:1] == "#"]
+    texts = ((i, cell.source) for i, cell in enumerate(cells) if cell.cell_type == "markdown")
+    heads = [i for i, source in texts if re.search("^#+ ", source, re.M)]
     left_out: set[int] = set()
     for start, end in itertools.pairwise([*heads, len(cells)]):
         nothing = not any(cell.get("outputs") for cell in cells[start:end])

@@ -173,7 +173,7 @@ def _held(
     figure: Callable[[str, str, str], str],
 ) -> str:
     """Return what became of the main claims, by the results that the pages show."""
-    shown = {k: page.metadata.get("symgen", {}).get("preset") for k, page in pages.items()}
+    shown = _presets(pages)
     folder = next((f for f in sources if (f / "tables").is_dir()), None)
     of_folder = {shown[name] for name in shown if folder and (folder / f"{name}.ipynb").is_file()}
     tables = []
@@ -184,6 +184,11 @@ def _held(
     claims, effects, verdicts = tables
     of_map = (table[table["chapter"] == "when"] for table in (effects, verdicts))
     return held(claims, *of_map, figure)
+
+
+def _presets(pages: Mapping[str, nbformat.NotebookNode]) -> dict[str, str | None]:
+    """Return the preset of each page; None for one that was never executed."""
+    return {k: page.metadata.get("symgen", {}).get("preset") for k, page in pages.items()}
 
 
 def _figure(
@@ -201,8 +206,7 @@ def _figure(
 
 def _of_course(pages: Mapping[str, nbformat.NotebookNode]) -> str:
     """Return a warning for who teaches from a site whose pages are not those of the course."""
-    presets = {k: page.metadata.get("symgen", {}).get("preset") for k, page in pages.items()}
-    if not (others := [k for k, preset in presets.items() if preset not in ("quick", None)]):
+    if not (others := [k for k, run in _presets(pages).items() if run not in ("quick", None)]):
         return "Every page of this site is of preset `quick`, as this course has it."
     links = ", ".join(f"[{name}]({name})" for name in others)
     return (

@@ -227,12 +227,10 @@ def refuse_other_channels(model: Any, images: Any) -> None:
             raise ValueError(
                 f"{said}, whose channels seem to be last; {expected}: images.permute(0, 3, 1, 2)"
             ) from error
-        if images.shape[1] != taken:
-            raise ValueError(
-                f"{said}: they have {images.shape[1]} channel(s), and its first convolution takes "
-                f"{taken}; {expected} with as many"
-            ) from error
-        raise
+        raise ValueError(
+            f"{said}: they have {images.shape[1]} channel(s), and its first convolution takes "
+            f"{taken}; {expected} with as many"
+        ) from error
 
 
 @refusal

@@ -132,10 +132,11 @@ def test_parameters_are_folded_on_every_page(built, name):
 def test_a_section_for_data_that_a_run_has_not_is_left_out(shown):
     of_data = nbformat.v4.new_markdown_cell("## B", metadata={"tags": ["where-data-are"]})
     code = nbformat.v4.new_code_cell("1", outputs=shown)
-    told = [nbformat.v4.new_markdown_cell(text) for text in ("# A", "How to read it.", "### C")]
+    after = "(c)=\n### C"
+    told = [nbformat.v4.new_markdown_cell(text) for text in ("# A", "How to read it.", after)]
     quiet = nbformat.v4.new_code_cell("2")
     kept = notebooks.with_data([told[0], quiet, of_data, code, told[1], told[2], quiet])
-    whole = ["# A", "2", "## B", "1", "How to read it.", "### C", "2"]
+    whole = ["# A", "2", "## B", "1", "How to read it.", after, "2"]
     assert [c.source for c in kept] == (whole if shown else whole[:2] + whole[5:])
 
 

@@ -701,6 +701,10 @@ def test_images_with_channels_last_are_told_so():
             mean_feature(model, wrong)
         with pytest.raises(ValueError, match=told):
             masked_outputs(model, wrong, [0, 1], draw_patches(2, n=4, grid=2), 0.0)
+    # What is amiss is something else.
+    narrow = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(5, 2))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        mean_feature(narrow, torch.rand(2, 3, 32, 32))
 
 
 def test_a_network_may_make_the_channels_of_its_first_convolution_itself():

@@ -420,6 +420,9 @@ def test_rank_correlations_are_spearmans_over_cells():
     )
     lead = correlation_lead(values, [late, early], values)
     assert lead.mean == pytest.approx(12 / 720)
+    # Both halves are measured: this one is as good as the values in one, and falls behind in one.
+    for other in (early, late):
+        assert correlation_lead(values, [other], values).mean == pytest.approx(6 / 720)
     alone = [x[:, :1] for x in (values, ranks)]
     assert math.isnan(correlation_lead(alone[0], alone[1:], alone[0]).mean)
     for seed in range(20):
