@@ -212,7 +212,9 @@ def test_weights_of_distributed_training_and_networks_for_functions(tmp_path):
         symgen.Checkpoints(files, network)
     with pytest.raises(ValueError, match=r"ddp.pt is given for several steps; expected a file"):
         symgen.Checkpoints([files[0], files[1], files[0]], lambda: network)
-    torch.save({"a.weight": torch.ones(1), "b.weight": torch.ones(1)}, tmp_path / "two.pt")
+    # Of two networks in one file none is meant more than the other.
+    two = {f"{k}.{name}": x for k in "ab" for name, x in network.state_dict().items()}
+    torch.save(two, tmp_path / "two.pt")
     with pytest.raises(ValueError, match="two.pt are of another architecture than this Linear"):
         symgen.Checkpoints([tmp_path / "two.pt"], lambda: torch.nn.Linear(3, 2)).load()
     with pytest.raises(ValueError, match="the run is one of its own baselines"):
