@@ -16,7 +16,7 @@ from symgen.data.texts import pieces_of, train_tokenizer
 from symgen.fingerprints import code_fingerprint, refusal
 from symgen.interactions import Interactions
 from symgen.literal import nearest
-from symgen.masking.extraction import split_outputs
+from symgen.masking.extraction import identity as identity_of, split_outputs
 from symgen.masking.mask_values import MaskValue, mask_ids, word_value
 from symgen.masking.outputs import masked_outputs
 from symgen.masking.prompts import Prompt, first_probability, prompt_inputs, target_tokens
@@ -94,6 +94,10 @@ class LanguageModel:
                 of v of its first token.
             noise, tol: see `sparsify`.
             progress: whether to show bars.
+
+        Returns:
+            v, and interactions that know the names of their variables, the words of each prompt,
+            and the fingerprints of model and prompts.
         """
         _refuse_prompts(prompts)
         inputs, variables = prompt_inputs(prompts, self.tokenizer, whole)
@@ -107,7 +111,11 @@ class LanguageModel:
         v = masked_outputs(
             self.model, inputs.x, inputs.y, variables, value, key=key, progress=progress
         )
-        return v, split_outputs(v, noise, tol, progress)
+        return v, dataclasses.replace(
+            split_outputs(v, noise, tol, progress),
+            names=[prompt.labels for prompt in prompts],
+            about=identity_of(self.key, inputs, variables),
+        )
 
 
 @refusal

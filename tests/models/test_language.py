@@ -20,6 +20,7 @@ from symgen.masking.prompts import (
     target_tokens,
 )
 from symgen.masking.spans import word_spans
+from symgen.method.transfer import transfer
 from symgen.models import language
 from symgen.models.config import TrainingConfig
 from symgen.models.cost import language_memory
@@ -186,6 +187,24 @@ def test_interactions_of_another_kind_are_stored_apart(tokenizer, tmp_path, monk
     again, inter = lm.interactions([prompt], progress=False)
     assert torch.equal(again, found[0]) and inter.n == 4
     torch.testing.assert_close(inter.bias, again[:, 0])
+
+
+def test_interactions_know_their_words_and_what_they_are_of(tokenizer):
+    """A table names them with no word given, and other prompts are told from these."""
+    lm = LanguageModel("llama", build(tokenizer), tokenizer, {"network": 1})
+    other = LanguageModel("llama", lm.model, tokenizer, {"network": 2})
+    both = PROMPTS[:2]
+    assert both[0].labels != both[1].labels
+    one, two = (model.interactions(both, progress=False)[1] for model in (lm, other))
+    assert one.names.tolist() == [list(prompt.labels) for prompt in both]
+    members = one[1].to_frame()["members"].str.split(", ").explode()
+    assert set(members) <= set(both[1].labels)
+    assert one.about["inputs"] == two.about["inputs"]
+    assert one.about["model"] != two.about["model"]
+    turned = lm.interactions(both[::-1], progress=False)[1]
+    assert turned.about["inputs"] != one.about["inputs"]
+    with pytest.raises(ValueError, match="baseline 0 has other samples or variables: sample 0"):
+        transfer(one, turned)
 
 
 def test_prompts_that_cannot_be_masked_are_refused(tokenizer):
