@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from tqdm.auto import tqdm
 
 from symgen.fingerprints import refusal
 from symgen.interactions import Interactions
+from symgen.masking.mask_values import MaskValue
 from symgen.method.phases import Phases, phases
 from symgen.method.spectra import mean_order, order_thirds, uncancelled
 from symgen.method.statistics import Interval, check_draws, halves, interval, mean_difference
@@ -306,6 +308,22 @@ def _refuse_sampled(found: Sequence[Any]) -> None:
             )
 
 
+@refusal
+def _refuse_one_value(extract: Any) -> None:
+    kept = getattr(extract, "keywords", {})
+    if inspect.isfunction(extract):
+        seen = inspect.getclosurevars(extract)
+        kept = {**seen.globals, **seen.nonlocals}
+    for name, value in kept.items():
+        # At the input it is of the samples, and zero is zero of any network.
+        if isinstance(value, MaskValue) and value.layer is not None and value.value.any():
+            raise ValueError(
+                f"{name} is the mask value of one network at its layer {value.layer}, and extract "
+                "would use it for all; give the function that makes it, such as "
+                "lambda network: symgen.mean_feature(network, images)"
+            )
+
+
 def track(
     run: Any,
     baselines: Sequence[Any],
@@ -325,10 +343,12 @@ def track(
         progress: whether to show a bar.
 
     Raises:
-        ValueError: for what has no checkpoints; where `extract` takes a sample of masked states,
-            of the baselines already, which come first.
+        ValueError: for what has no checkpoints; where `extract` holds a mask value that belongs to
+            one network; where it takes a sample of masked states, of the baselines already, which
+            come first.
     """
     _refuse_no_runs(run, baselines)
+    _refuse_one_value(extract)
     steps = list(run.steps if steps is None else steps)
 
     def at(source: Any, step: int) -> Any:

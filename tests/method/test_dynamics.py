@@ -1,5 +1,6 @@
 """Phase boundaries are where App. I has them, and nowhere else."""
 
+import functools
 import math
 
 import numpy as np
@@ -9,6 +10,8 @@ import torch
 
 import symgen
 from symgen.interactions import Interactions
+from symgen.masking.mask_values import MaskValue
+from symgen.method.dynamics import _refuse_one_value
 from symgen.method.statistics import halves, mean_difference
 
 POWER = [0.2, 0.6, 0.5, 0.4]
@@ -209,6 +212,22 @@ def test_what_has_no_checkpoints_is_not_followed():
         symgen.track(run, [torch.nn.Linear(2, 2)], symgen.extract)
     with pytest.raises(ValueError, match="a run is Linear"):
         symgen.track(torch.nn.Linear(2, 2), [run], symgen.extract)
+
+
+def test_a_mask_value_of_one_network_does_not_serve_all():
+    """It is of another scale in every network, and the numbers would look like any others."""
+    run = symgen.Checkpoints([lambda: torch.nn.Linear(2, 2)])
+    value = MaskValue(torch.ones(2, 1, 1), "relu1")
+
+    def extract(model, key):
+        return symgen.extract(model, None, None, value, key=key)
+
+    for given in (extract, functools.partial(symgen.extract, mask_value=value)):
+        with pytest.raises(ValueError, match="value is the mask value of one .* its layer relu1"):
+            symgen.track(run, [symgen.Checkpoints([lambda: None])], given)
+    zero, pixels = MaskValue(torch.zeros(()), "relu1"), MaskValue(torch.ones(2, 1, 1), None)
+    for fine in (zero, pixels, lambda model: value):
+        _refuse_one_value(functools.partial(symgen.extract, mask_value=fine))
 
 
 def test_a_training_is_not_followed_by_a_sample_of_the_states_which_the_baselines_tell_first():
