@@ -98,9 +98,12 @@ QUICK = {"dataset": "digits", "network": "cnn", "others": [], "epochs": 1, "samp
          "train_size": 60}  # fmt: skip
 # Their trainings are many, so that texts, which take longest, are tried once.
 FOUR = {"n": (4, 5), "others": ([], [{**TEXT, "n": 4}])}
+ONCE = {"others": ([], [{**TEXT, "n": 3}])}
 OWN: dict[str, dict] = {
     "02_order_generalization": FOUR, "03_three_phase_dynamics": FOUR, "04_loss_gap_removal": FOUR,
-    "where_phases_end": FOUR, "choices": FOUR,
+    "where_phases_end": FOUR, "choices": FOUR, "A_sparsity_conditions": ONCE,
+    "B_baseline_networks": ONCE, "C_similarity_metric": ONCE, "D_cross_validation": ONCE,
+    "E_penalty": ONCE,
     # A map of all that can be mixed has eight cells, each with three networks.
     "when": {
         **FOUR, "dataset": ("digits",), "network": ("cnn",), "amounts": ([[60, 1]], [[30, 2]]),
