@@ -93,6 +93,8 @@ QUESTIONS = {
             "split of the same outputs.",
             "extractor_power": "By that procedure the generalization power rises farther.",
             "extractor_chance": "So does its chance level.",
+            "extractor_orders": "Before training, that procedure finds interactions of higher "
+            "order.",
         },
         "extractor",
         "plot_planted(",
