@@ -78,7 +78,8 @@ def _digest(digest: Any, value: Any) -> None:
         value = value.item()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    if isinstance(value, np.ndarray):
+    # An array of objects holds their places in memory.
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         digest.update(f"array {value.dtype.str} {value.shape};".encode())
         digest.update(np.ascontiguousarray(value).tobytes())
     elif isinstance(value, Mapping):

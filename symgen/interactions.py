@@ -71,6 +71,7 @@ class Interactions:
                 "and_ and or_ must have one shape (..., 2**n) and bias the shape (...); got "
                 f"{tuple(self.and_.shape)}, {tuple(self.or_.shape)}, {tuple(self.bias.shape)}"
             )
+        _refuse_other_shapes(self)
         if self.names is not None:
             object.__setattr__(self, "names", self._named(self.names))
         if self.about:
@@ -425,6 +426,16 @@ class Interactions:
             f"{path} holds {found!r}, not {FORMAT!r} as Interactions.save writes; find the "
             "interactions again with this version and save them"
         )
+
+
+@refusal
+def _refuse_other_shapes(inter: Any) -> None:
+    for name in ("objective", "gap", "full"):
+        if (shape := tuple(getattr(inter, name).shape)) != tuple(inter.bias.shape):
+            raise ValueError(
+                f"{name} must have the shape of bias, {tuple(inter.bias.shape)}, a number for each "
+                f"sample; got {shape}"
+            )
 
 
 @refusal

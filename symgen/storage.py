@@ -34,7 +34,12 @@ def atomic(path: str | os.PathLike) -> Iterator[Path]:
     # No two writers share a name: neither threads, nor processes, nor machines with one disk.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         yield temporary
+        # Some writers give access to nobody else, and others may share the folder.
+        with contextlib.suppress(OSError):
+            temporary.chmod(mode)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -152,9 +157,12 @@ def fetch(path: str | os.PathLike) -> tuple[dict[str, torch.Tensor], dict] | Non
     path = Path(path)
     try:
         info = fetch_info(path)
-        if sha256(path) != info.pop("sha256"):
-            raise ValueError("its checksum differs")
-        return load_file(path), info
+        if sha256(path) != info["sha256"]:
+            # Another writer may just have replaced the one, and not yet the other.
+            info = fetch_info(path)
+            if sha256(path) != info["sha256"]:
+                raise ValueError("its checksum differs")
+        return load_file(path), {k: v for k, v in info.items() if k != "sha256"}
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, SafetensorError) as error:
@@ -209,10 +217,10 @@ def cached(
     tensors = dict(sorted(compute().items()))
     info = {"kind": kind, "seconds": round(time.perf_counter() - started, 3)}
     info |= {"code": key["code"]} if "code" in key else {}
-    if keeping:
-        _keep(place, key, tensors, info, older)
     try:
         store(path, tensors, info)
+        if keeping:
+            _keep(place, key, tensors, info, older)
     except (OSError, SafetensorError) as error:
         warnings.warn(
             f"a result could not be stored in {path.parent} ({error}), so it will be computed "

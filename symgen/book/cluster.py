@@ -44,6 +44,8 @@ def on_workers(
     left, losses, patience = dict(commands), 0, 0.0
     while left:
         with _client(scheduler, patience) as client, client.get_executor(pure=False) as pool:
+            if not client.scheduler_info()["workers"]:
+                print(f"symgen: {scheduler} has no worker yet; runs wait for one", file=sys.stderr)
             names = {pool.submit(run, command, *place): k for k, command in left.items()}
             try:
                 for done in as_completed(names):

@@ -67,6 +67,11 @@ def read_cells(book: Path, grid: Path) -> list[Cell]:
             f"{grid.name} must hold, under cases, a list of sets of parameters: "
             "cases: [{network: cnn, epochs: 60}, {network: resnet20, epochs: 30}]"
         )
+    for name in sorted({name for case in cases for name in case} & set(axes)):
+        raise BookError(
+            f"{grid.name} names {name} under cases and under grid, and a run has one value of it: "
+            "name it in one of them"
+        )
     preset, every = str(read.get("preset", "quick")), list[tuple[str, dict]]()
     several = [_chapters(book, case.get("chapter", read.get("chapter"))) for case in cases]
     count = math.prod(map(len, axes.values())) * sum(map(len, several))
@@ -85,7 +90,12 @@ def read_cells(book: Path, grid: Path) -> list[Cell]:
         found = presets.resolve_all(book, chapter, preset, values)
         for given, resolved in zip(values, found, strict=True):
             folder = fingerprint([preset, given])[:8]
-            cells[chapter, folder] = Cell(chapter, preset, given, resolved, folder)
+            cell = Cell(chapter, preset, given, resolved, folder)
+            if cells.setdefault((chapter, folder), cell).values != given:
+                raise BookError(
+                    f"{grid.name}: {given} and {cells[chapter, folder].values} would be kept in "
+                    f"one folder, {folder}, which happens by chance: run them in two sweeps"
+                )
     # In the order of the file, each once.
     wanted = dict.fromkeys((chapter, fingerprint([preset, v])[:8]) for chapter, v in every)
     return [cells[key] for key in wanted]
@@ -226,7 +236,7 @@ def _run_one(arguments: list[str], folder: str, variables: dict[str, str]) -> di
 
 
 def _read_index(out: Path) -> list[dict]:
-    """Return the rows of earlier passes; those of a version without passes count as the first."""
+    """Return the rows of earlier passes."""
     import pandas as pd
 
     path = out / "index.csv"
@@ -239,6 +249,11 @@ def _read_index(out: Path) -> list[dict]:
     if missing := {*BEFORE, *AFTER} - {*table.columns}:
         raise BookError(
             f"{path} has no column {sorted(missing)[0]}, so it is no index of this version: "
+            "move it away, or name another folder with --out"
+        )
+    if not table["pass"].str.fullmatch(r"\d+").all():
+        raise BookError(
+            f"{path} has a pass that is no whole number, as where another program has saved it: "
             "move it away, or name another folder with --out"
         )
     return table.to_dict("records")

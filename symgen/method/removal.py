@@ -20,7 +20,7 @@ from symgen.method.statistics import (
     interval,
     mean_difference,
 )
-from symgen.method.transfer import Share, order_spectrum
+from symgen.method.transfer import Share, order_spectrum, refuse_no_share
 
 REMOVED = "non-generalizable"
 #: What is removed: nothing; what does not generalize; and the controls. As much salient strength at
@@ -43,6 +43,7 @@ def remove(
         inter, g: interactions and their transfer.
         tau: saliency; see `Interactions.salient`.
     """
+    refuse_no_share(g)
     salient = torch.stack(inter.salient(tau), -2)
     lost = inter.effects * salient * (1 - torch.stack(g, -2))
     return v_full - lost.sum((-2, -1))

@@ -58,6 +58,7 @@ def transfer(
     """
     baselines = [baselines] if isinstance(baselines, Interactions) else list(baselines)
     _refuse_other_names(target, baselines)
+    _refuse_least(metric, least)
     shapes = [tuple(b.and_.shape) for b in baselines]
     if not baselines or any(s != tuple(target.and_.shape) for s in shapes):
         raise ValueError(
@@ -106,7 +107,22 @@ def _refuse_other_names(target: Interactions, baselines: Sequence[Interactions])
 
 
 @refusal
-def _refuse_no_share(g: Any) -> None:
+def _refuse_least(metric: str, least: Any) -> None:
+    if least is None:
+        return
+    if metric == "binary":
+        raise ValueError(f"least = {least} belongs to metric='similarity'; leave it out")
+    if not 0 < least <= 1:
+        raise ValueError(f"least must be above 0 and at most 1, as similarities are; got {least}")
+
+
+@refusal
+def refuse_no_share(g: Any) -> None:
+    """Refuse what is no transfer of AND and OR.
+
+    Raises:
+        ValueError: with what to give.
+    """
     if g is None:
         raise ValueError("g is None; expected what transfer(inter, baselines) returns")
 
@@ -174,7 +190,7 @@ def generalization_power(
         H in [0, 1], NaN for a sample without salient interactions of these orders, or without a
         total effect (v[N] = v[0]).
     """
-    _refuse_no_share(g)
+    refuse_no_share(g)
     kept, total = _strengths(inter, g, orders, tau, relative_to)
     return kept / total.where(total > 0, torch.nan)
 

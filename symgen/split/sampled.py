@@ -31,6 +31,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from symgen.fingerprints import refusal
 from symgen.interactions import Interactions
 from symgen.memory import free_memory
 from symgen.split.design import candidates, design
@@ -221,6 +222,21 @@ class SampledInteractions:
                             self.about)  # fmt: skip
 
 
+@refusal
+def _refuse_states(v: Tensor, states: Tensor, n: int) -> None:
+    if len(wrong := states[(states < 0) | (states >= 2**n)]):
+        raise ValueError(f"state {int(wrong[0])} is none of {n} variables: 0 to {2**n - 1}")
+    kinds, counts = states.unique(return_counts=True)
+    if len(twice := kinds[counts > 1]):
+        raise ValueError(f"state {int(twice[0])} is there twice; give each state once")
+    if len(wrong := (~v.isfinite()).nonzero()):
+        sample, place = wrong[0].tolist()
+        raise ValueError(
+            f"v of sample {sample} on state {int(states[place])} is {float(v[sample, place])}; "
+            "look for such numbers in the network's outputs"
+        )
+
+
 def sparsify_sampled(
     v: Float[Tensor, "sample state"],
     states: Int[Tensor, " state"],
@@ -265,6 +281,7 @@ def sparsify_sampled(
             f"v is of shape {tuple(v.shape)} and states begin with {states[:2].tolist()}; expected "
             f"(sample, state) and the states 0 and {2**n - 1} first, as draw_states({n}, ...) gives"
         )
+    _refuse_states(v, states, n)
     if not (0 <= held_out <= len(states) - 2 and v.isfinite().all()):
         raise ValueError(f"held_out = {held_out} of {len(states)} states, or v is not finite")
     if not (0 <= noise < torch.inf and 0 < tol < torch.inf and max_iter >= 1):

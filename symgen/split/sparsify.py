@@ -45,7 +45,7 @@ DENSE_LAST = 12
 # What all parts of the batch that are worked on at the same time may hold, in bytes.
 MEMORY = 2**29
 # Samples that share the calls of one worker. Large factorizations gain nothing from company,
-# and alone, a sample's result cannot depend on others even by rounding.
+# and alone, with as many threads, a sample's result cannot depend on others even by rounding.
 TOGETHER = 8
 ALONE = range(9, DENSE_FIRST + 1)
 
@@ -182,9 +182,9 @@ def _solve(v: Tensor, noise: float, tol: float, max_iter: int, bar: tqdm) -> tup
 
     On a GPU a part is as many samples as half of its free memory holds.
 
-    On a CPU every part runs on one thread of its own: these are long chains of small
-    operations, and threads that wait for each other within them cost more than they give, on
-    a busy machine ten times more.
+    On a CPU the parts that run beside each other share the threads, one each where there are as
+    many parts: these are long chains of small operations, and threads that wait for each other
+    within them cost more than they give, on a busy machine ten times more.
     """
     effects = v.new_zeros(len(v), 2, v.shape[-1])
     gap = v.new_zeros(len(v))

@@ -1,5 +1,6 @@
 """Sweeps: which runs a file asks for, what is kept of them, and what a cluster may lose."""
 
+import contextlib
 import csv
 import os
 import platform
@@ -7,7 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from concurrent.futures import Future
+import types
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -120,6 +122,8 @@ SWEEPS = [
     ("null", "grid.yml must hold, under grid, a list"),
     ("chapter: a_first\ncases: {n: 3}\n", "under cases, a list of sets of parameters"),
     ("chapter: a_first\ncases: []\n", "under cases, a list of sets of parameters"),
+    ("chapter: a_first\ncases: [{n: 3}]\ngrid: {n: [4]}\n", "n under cases and under grid"),
+    ("chapter: a_first\ngrid: {n: [4, 5]}\ncases: [{rate: 0.5}, {rate: 1}]\nn: 3\n", "'n'"),
     ("chapter: a_first\ncases: [n]\n", "under cases, a list of sets of parameters"),
     ("chapter: a_first\ncases: [{m: 3}]\n", "unknown parameter of a_first 'm'"),
     ("cases: [{n: 3, chapter: a_frist}]\n", "unknown chapter 'a_frist'"),
@@ -185,7 +189,21 @@ def test_tables_are_joined_with_the_parameters_as_columns(book):
     assert joined.read_text().splitlines() == lines
 
 
-@pytest.mark.parametrize("text", [None, "", "a,b\n1,2\n"])
+def test_two_runs_that_would_share_a_folder_are_refused(book, monkeypatch):
+    monkeypatch.setattr(sweeps, "fingerprint", lambda _: "8450fa40" + 8 * "0")
+    (book / "grid.yml").write_text("chapter: a_first\ngrid: {n: [3, 4]}\n")
+    result = symgen("sweep", "grid.yml")
+    assert result.exit_code == 2
+    assert "{'n': 4} and {'n': 3} would be kept in one folder, 8450fa40" in result.stderr
+    # The same once more is no other run.
+    (book / "grid.yml").write_text("chapter: a_first\ngrid: {n: [3, 3]}\n")
+    assert len(sweeps.read_cells(book, book / "grid.yml")) == 1
+
+
+SAVED = "pass,chapter,status,seconds,error,folder\n1.0,a_first,done,0.0,,0\n"
+
+
+@pytest.mark.parametrize("text", [None, "", "a,b\n1,2\n", SAVED])
 def test_a_folder_without_a_whole_index_is_refused(book, text):
     folder = book / "_build/sweeps/grid"
     folder.mkdir(parents=True)
@@ -389,6 +407,27 @@ def test_a_scheduler_that_does_not_answer_is_told(book, monkeypatch):
     assert (
         result.exit_code == 2 and "no dask scheduler answers at tcp://localhost:1" in result.stderr
     )
+
+
+def test_a_scheduler_without_workers_is_told(monkeypatch, capsys):
+    @contextlib.contextmanager
+    def lonely(*_):
+        with ThreadPoolExecutor(1) as pool:
+            asked = types.SimpleNamespace(
+                scheduler_info=lambda: {"workers": {}},
+                get_executor=lambda **_: contextlib.nullcontext(Pool(pool)),
+            )
+            yield asked
+
+    class Pool(types.SimpleNamespace):
+        def __init__(self, pool):
+            super().__init__(submit=lambda run, *given: pool.submit(run, *given))
+
+    monkeypatch.setattr(cluster_runs, "_client", lonely)
+    monkeypatch.setattr(cluster_runs, "_result", Future.result)
+    found = cluster_runs.on_workers(lambda command: {"ran": command}, {1: ["a"]}, (), "tcp://x")
+    assert dict(found) == {1: {"ran": ["a"]}}
+    assert capsys.readouterr().err == "symgen: tcp://x has no worker yet; runs wait for one\n"
 
 
 def stated_here(book):

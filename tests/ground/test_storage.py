@@ -295,6 +295,35 @@ def test_what_was_stored_stays_whole_until_the_new_is_written(tmp_path, monkeypa
     assert fetch(path)[1]["step"] == 0
 
 
+def test_all_files_of_a_result_may_be_read_by_those_who_may_read_one(tmp_path):
+    """In a cache that several people share, tensors no less than their description."""
+    before = os.umask(0o027)
+    try:
+        (path,) = put(tmp_path, "a")
+    finally:
+        os.umask(before)
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.glob("a.*")} == {0o640}
+    assert path.suffix == ".safetensors"
+
+
+def test_a_description_that_another_writer_is_about_to_replace_is_read_again(tmp_path, monkeypatch):
+    """Tensors are put in their place first: a reader between the two sees no damage."""
+    (path,) = put(tmp_path, "a")
+    early = path.with_suffix(".json").read_text()
+    store(path, {"x": torch.ones(3)}, {"step": 1})
+    late = path.with_suffix(".json").read_text()
+    path.with_suffix(".json").write_text(early)
+    whole = storage.sha256
+
+    def meanwhile(place):
+        path.with_suffix(".json").write_text(late)
+        return whole(place)
+
+    monkeypatch.setattr(storage, "sha256", meanwhile)
+    tensors, info = fetch(path)
+    assert info == {"step": 1} and len(tensors["x"]) == 3
+
+
 # Names of temporary files ----------------------------------------------------------------------
 
 
@@ -359,6 +388,14 @@ def kept(tmp_path, monkeypatch):
 
     get.made, get.carry = made, lambda: monkeypatch.setenv("SYMGEN_CARRY", "1")
     return get
+
+
+def test_what_cannot_be_kept_is_stored_all_the_same(kept, tmp_path):
+    """A result of hours, where the book's own folder cannot be written into."""
+    (tmp_path / "kept").write_text("no folder")
+    with pytest.warns(UserWarning, match="could not be stored"):
+        assert kept(1.0, "old") == 1
+    assert len([*tmp_path.glob("cache*/kind/*.safetensors")]) == 1
 
 
 def test_what_comes_with_the_book_is_made_anew_for_other_code(kept):

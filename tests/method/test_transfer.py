@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from outputs import network_outputs
 from scipy import stats
 
 import symgen
-from symgen.interactions import Interactions
+from symgen.interactions import Interactions, _refuse_other_shapes
 from symgen.method.removal import cross_entropy
 from symgen.method.transfer import pooled_power
 
@@ -428,6 +429,24 @@ def test_no_phase_boundary_is_forced(power, gained, lost, expected):
     assert found.reason
     if expected == (1, 3):
         assert [found.of(step) for step in range(4)] == [1, 1, 2, 2]
+
+
+def test_numbers_of_other_samples_are_no_part_of_interactions():
+    """One number for all samples would be taken for each of them, as the scale of a similarity."""
+    inter = random_interactions(0)
+    for name in ("objective", "gap", "full"):
+        given = types.SimpleNamespace(**{**inter.tensors(), name: torch.tensor(3.0)})
+        with pytest.raises(ValueError, match=rf"{name} must have the shape of bias, \(3,\)"):
+            _refuse_other_shapes(given)
+
+
+def test_what_would_be_passed_over_is_refused():
+    target, other = random_interactions(0), random_interactions(1)
+    with pytest.raises(ValueError, match="least = 0.9 belongs to metric='similarity'"):
+        symgen.transfer(target, other, least=0.9)
+    for least in (0.0, 5.0):
+        with pytest.raises(ValueError, match="least must be above 0 and at most 1"):
+            symgen.transfer(target, other, metric="similarity", least=least)
 
 
 def test_errors_say_what_was_given():

@@ -191,14 +191,16 @@ def test_they_are_read_again_as_they_were_saved(tmp_path, names):
 @pytest.mark.parametrize(("change", "message"), [
     ({"states": draw_states(11, 40)}, "expected"),
     ({"states": torch.arange(40)}, "the states 0 and"),
-    ({"v": torch.full((1, 40), float("nan"))}, "not finite"),
+    ({"v": torch.eye(2, 40) / torch.eye(2, 40)}, r"sample 0 on state 1023 is nan; look for such"),
+    ({"states": draw_states(10, 40).index_fill(0, torch.tensor([7]), 2**40)}, "1099511627776 is n"),
+    ({"states": draw_states(10, 40).index_fill(0, torch.tensor([7]), 0)}, "state 0 is there twice"),
     ({"held_out": 39}, "held_out = 39"),
     ({"noise": -1.0}, "noise=-1.0"),
     ({"tol": 0.0}, "tol=0.0"),
     ({"max_iter": 0}, "max_iter=0"),
 ])  # fmt: skip
 def test_what_does_not_fit_together_is_refused(change, message):
-    given = {"v": torch.zeros(1, 40), "states": draw_states(10, 40), "n": 10, **change}
+    given = {"v": torch.zeros(2, 40), "states": draw_states(10, 40), "n": 10, **change}
     with pytest.raises(ValueError, match=message):
         sparsify_sampled(**given)
 

@@ -59,9 +59,10 @@ def gap(dynamics: Curves) -> Judgement:
     """Finding 3: from the peak of H on the way to the end, H falls and the loss gap widens.
 
     H is measured as for finding 2, so that this fall is the one there. The gap is the mean loss on
-    test samples less that on training samples, at most 500 of each; it is compared between the peak
-    of the mean H and the end. Where it is negative at the peak, as wrong training labels make it,
-    it is compared with 0. Falls up to 0.02 and changes up to 0.02 nats count as none. Where at the
+    test samples less that on training samples (at most 500 of each in a single training; in
+    several, those that each was evaluated on); it is compared between the peak of the mean H and
+    the end. Where it is negative at the peak, as wrong training labels make it, it is compared with
+    0. Falls up to 0.02 and changes up to 0.02 nats count as none. Where at the
     end no gap above 0.02 nats is clearly open, the claim is tested only if H clearly falls.
     """
     _, fall, _ = dynamics.turn("power", 1)
