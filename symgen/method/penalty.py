@@ -87,7 +87,8 @@ class Penalty(Term):
         states: masked states of a sample that gradients go through; 2^m or more takes all.
         random: whether to penalize as much strength of interactions drawn at random, as a control.
         noise, tol: see `sparsify`.
-        seed: of all draws.
+        seed: of the draws of samples and of masked states. What `random` takes in place of the
+            shares is drawn by the step alone, in the same way for all seeds.
 
     Raises:
         ValueError: for numbers out of range, or baselines on other samples.
@@ -170,9 +171,10 @@ class Penalty(Term):
     @torch.no_grad()
     def _found(self, runner: StateRunner, drawn: Tensor, step: int) -> tuple[float, Tensor]:
         """Return the mean share that is lost, and its slopes in v of every sample."""
-        everything = torch.arange(2**self.variables.n)
+        # A copy, for what lies below the masked layer is computed here without gradients.
+        runner, everything = copy.copy(runner), torch.arange(2**self.variables.n)
         v = torch.cat([runner.run(i, 1, everything) for i in drawn.tolist()]).cpu().double()
-        check_finite(v, 0)
+        check_finite(v, int(drawn[0]))
         with warnings.catch_warnings():
             # A step is no place to say so, and what is left to do is the same.
             warnings.simplefilter("ignore", (ConvergenceWarning, DeadOutputWarning))

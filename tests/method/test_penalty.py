@@ -90,6 +90,18 @@ def test_on_texts_it_is_the_same_with_words_masked_by_a_token(texts):
     assert any(bool(g.abs().sum() > 0) for g in gradient(model, term))
 
 
+@pytest.mark.parametrize("samples", [1, 2])
+def test_gradients_go_through_all_layers_however_few_samples_are_drawn(images, samples):
+    """Below the masked layer as well, where the share itself was computed without gradients."""
+    model, inputs, variables, baseline = images
+    several = [
+        gradient(model, term)
+        for step in range(1, 9)
+        if (term := Penalty(inputs, variables, baseline, samples=samples)(step, model)).item()
+    ]
+    assert several and all(g.abs().sum() > 0 for found in several for g in found[:2])
+
+
 def test_a_weak_sample_is_penalized_less_in_proportion():
     v = torch.zeros(2, ALL, dtype=torch.float64)
     v[0, -1], v[1, -1] = 0.1, 10.0
