@@ -382,11 +382,13 @@ def kept(tmp_path, monkeypatch):
 
         def compute():
             made.append((seed, code))
-            return {"x": torch.tensor([seed if value is None else value, float("nan")])}
+            found = torch.tensor([seed if value is None else value, float("nan")])
+            return {"x": found, **get.also()}
 
         return float(cached("kind", key, compute, keep=True)["x"][0])
 
-    get.made, get.carry = made, lambda: monkeypatch.setenv("SYMGEN_CARRY", "1")
+    get.made, get.also = made, dict
+    get.carry = lambda: monkeypatch.setenv("SYMGEN_CARRY", "1")
     return get
 
 
@@ -421,6 +423,15 @@ def test_where_one_seed_is_the_same_to_the_last_bit_the_others_are_taken_over(ke
     kept.made.clear()
     assert [kept(seed, "newest") for seed in (2.0, 1.0, 3.0)] == [2, 1, 3]
     assert kept.made == [(2.0, "newest")]
+
+
+def test_what_took_another_time_is_taken_over_all_the_same(kept, monkeypatch):
+    clock = iter(range(99))
+    monkeypatch.setattr(kept, "also", lambda: {"seconds": torch.tensor(float(next(clock)))})
+    kept(1.0, "old"), kept(2.0, "old")
+    kept.carry()
+    kept(1.0, "new"), kept(2.0, "new")
+    assert kept.made == [(1.0, "old"), (2.0, "old"), (1.0, "new")]
 
 
 def test_nothing_is_taken_over_where_a_bit_differs_or_nobody_asks(kept):
