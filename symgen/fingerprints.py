@@ -101,7 +101,7 @@ def _digest(digest: Any, value: Any) -> None:
     else:
         raise TypeError(
             f"fingerprint: cannot identify a value of type {type(value).__name__}; "
-            "pass numbers, strings, arrays, tensors, or lists, mappings and dataclasses of them"
+            "pass numbers, strings, arrays and tensors of these, or lists, mappings and dataclasses"
         )
 
 

@@ -156,13 +156,13 @@ def fetch(path: str | os.PathLike) -> tuple[dict[str, torch.Tensor], dict] | Non
     """
     path = Path(path)
     try:
-        info = fetch_info(path)
-        if sha256(path) != info["sha256"]:
-            # Another writer may just have replaced the one, and not yet the other.
+        info, checksum = fetch_info(path), sha256(path)
+        if checksum != info["sha256"]:
+            # Another writer may have replaced both since, the tensors first.
             info = fetch_info(path)
-            if sha256(path) != info["sha256"]:
-                raise ValueError("its checksum differs")
-        return load_file(path), {k: v for k, v in info.items() if k != "sha256"}
+        if checksum != info.pop("sha256"):
+            raise ValueError("its checksum differs")
+        return load_file(path), info
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, SafetensorError) as error:
@@ -210,25 +210,31 @@ def cached(
         found = _carried(kind, key, older)
     if found is not None:
         if keeping and not current:
-            _keep(place, key, *found, older)
+            _attempt(_keep, place, key, *found, older)
         return dict(sorted(found[0].items()))
     started = time.perf_counter()
     # In the order in which they are read again.
     tensors = dict(sorted(compute().items()))
     info = {"kind": kind, "seconds": round(time.perf_counter() - started, 3)}
     info |= {"code": key["code"]} if "code" in key else {}
+    _attempt(store, path, tensors, info)
+    if keeping:
+        _attempt(_keep, place, key, tensors, info, older)
+    return tensors
+
+
+def _attempt(put: Callable[..., None], path: Path, *what: Any) -> None:
+    """Store something in its place; warn where that cannot be done."""
     try:
-        store(path, tensors, info)
-        if keeping:
-            _keep(place, key, tensors, info, older)
+        put(path, *what)
     except (OSError, SafetensorError) as error:
         warnings.warn(
             f"a result could not be stored in {path.parent} ({error}), so it will be computed "
-            "again next time; free some space there, or point SYMGEN_CACHE to another folder",
+            "again next time, if it is nowhere else; free some space there, or point SYMGEN_CACHE "
+            "to another folder",
             UserWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    return tensors
 
 
 def is_stored(kind: str, key: Mapping) -> bool:

@@ -410,20 +410,10 @@ def test_a_scheduler_that_does_not_answer_is_told(book, monkeypatch):
 
 
 def test_a_scheduler_without_workers_is_told(monkeypatch, capsys):
-    @contextlib.contextmanager
-    def lonely(*_):
-        with ThreadPoolExecutor(1) as pool:
-            asked = types.SimpleNamespace(
-                scheduler_info=lambda: {"workers": {}},
-                get_executor=lambda **_: contextlib.nullcontext(Pool(pool)),
-            )
-            yield asked
-
-    class Pool(types.SimpleNamespace):
-        def __init__(self, pool):
-            super().__init__(submit=lambda run, *given: pool.submit(run, *given))
-
-    monkeypatch.setattr(cluster_runs, "_client", lonely)
+    asked = types.SimpleNamespace(
+        scheduler_info=lambda: {"workers": {}}, get_executor=lambda **_: ThreadPoolExecutor(1)
+    )
+    monkeypatch.setattr(cluster_runs, "_client", lambda *_: contextlib.nullcontext(asked))
     monkeypatch.setattr(cluster_runs, "_result", Future.result)
     found = cluster_runs.on_workers(lambda command: {"ran": command}, {1: ["a"]}, (), "tcp://x")
     assert dict(found) == {1: {"ran": ["a"]}}
