@@ -203,6 +203,12 @@ def test_two_runs_that_would_share_a_folder_are_refused(book, monkeypatch):
 SAVED = "pass,chapter,status,seconds,error,folder\n1.0,a_first,done,0.0,,0\n"
 
 
+def test_an_index_that_another_program_has_saved_is_refused(tmp_path):
+    (tmp_path / "index.csv").write_text(SAVED)
+    with pytest.raises(presets.BookError, match="has a pass that is no whole number"):
+        sweeps._read_index(tmp_path)
+
+
 @pytest.mark.parametrize("text", [None, "", "a,b\n1,2\n", SAVED])
 def test_a_folder_without_a_whole_index_is_refused(book, text):
     folder = book / "_build/sweeps/grid"
