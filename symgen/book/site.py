@@ -93,8 +93,9 @@ def _build(book: Path, sources: list[Path], built: Path) -> Path:
         _sphinx(stage, Path(workplace))
         shutil.rmtree(site, ignore_errors=True)
         os.replace(Path(workplace) / "_build" / "html", site)
+    state = _state(stage, site)  # before a temporary file lies there
     with atomic(stamp) as temporary:
-        temporary.write_text(_state(stage, site), encoding="utf-8")
+        temporary.write_text(state, encoding="utf-8")
     return first
 
 
