@@ -57,14 +57,19 @@ def average_output(v: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch or
         v: outputs on all masked states.
 
     Returns:
-        Shape (..., n + 1), in units of v; u(0) = 0 and u(n) = v[N] - v[0].
+        Shape (..., n + 1), in units of v; u(0) = 0 and u(n) = v[N] - v[0]. Steps as small as
+        the rounding of sums are none, so that u of a plain OR is level.
 
     Example:
         >>> average_output(torch.tensor([1.0, 2.0, 4.0, 5.0]))
         tensor([0., 2., 4.])
     """
-    states = _by_order(v)
-    return (v - v[..., :1]) @ (states / states.sum(0))
+    outputs = v.double()
+    states = _by_order(outputs)
+    u = (outputs - outputs[..., :1]) @ (states / states.sum(0))
+    steps, largest = u.diff(dim=-1), u.abs().amax(-1, keepdim=True)
+    rounding = steps.abs() <= 1e3 * torch.finfo(u.dtype).eps * largest
+    return torch.cat([u[..., :1], steps.where(~rounding, 0).cumsum(-1)], -1).to(v.dtype)
 
 
 def _by_order(values: Tensor) -> Tensor:

@@ -262,12 +262,13 @@ def removal_table(removal: Removal) -> pd.DataFrame:
     """Return mean losses and their gap, with 95 % intervals.
 
     Returns:
-        Columns removed, group ("training", "test" or "gap"), loss, low95, high95 (nats).
+        Columns removed, group ("training", "test" or "gap"), loss, low95, high95, in the unit of
+        the removal's measure.
     """
-    rows = []
+    rows, least = [], -math.inf if removal.measure == "log odds" else 0.0  # no loss is below 0
     for name in removal.train:
         for group, losses in (("training", removal.train), ("test", removal.test)):
-            rows.append((name, group, *cut(interval(losses[name]), 0)))
+            rows.append((name, group, *cut(interval(losses[name]), least)))
         rows.append((name, "gap", *removal.gap(name)))
     return pd.DataFrame(rows, columns=["removed", "group", "loss", "low95", "high95"])
 
@@ -365,6 +366,8 @@ def answer_table(
         before, after = (sure_answers(v[known], classes) for v in pair)
         for bound, one, two in zip(("surely right", "possibly right"), before, after, strict=True):
             change = interval(two.double() - one.double())
+            if torch.equal(one, two):  # none has changed: some may be lost, as well as won
+                change = change._replace(low=-change.high)
             found = {"before": interval(one), "after": interval(two), "change": change}
             rows += [(group, name, bound, *values) for name, values in found.items()]
     return pd.DataFrame(rows, columns=["group", "outputs", "bound", "share", "low95", "high95"])

@@ -1,6 +1,7 @@
 """Rules about removal, on simulated losses of which the truth is known."""
 
 import collections
+from dataclasses import replace
 
 import pytest
 import torch
@@ -142,6 +143,9 @@ def test_the_training_loss_cannot_fall_below_zero():
     given.train["non-generalizable"] = given.train["nothing"] + torch.tensor([0.5, 0.0, -0.1])
     (contrast,) = claims.removal_train(given).contrasts
     assert contrast.value.low == pytest.approx(-float(low))
+    # Log odds may.
+    (contrast,) = claims.removal_train(replace(given, measure="log odds")).contrasts
+    assert contrast.value.low < -float(low) - 0.01
 
 
 def test_a_gap_within_the_margin_is_none():

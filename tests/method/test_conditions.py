@@ -27,6 +27,23 @@ def test_average_output_is_the_mean_over_states_of_one_size():
         assert torch.allclose(u[:, m], (v[:, states] - v[:, :1]).mean(-1))
 
 
+@pytest.mark.parametrize("n", range(3, 12))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_is_no_step_of_the_average_output(n, dtype):
+    # A plain OR of all variables never falls, and any small p will do for it.
+    v = torch.full((3, 2**n), 0.1, dtype=dtype) * torch.tensor([[1.0], [3.0], [7.0]], dtype=dtype)
+    v[:, 0] = 0
+    u = conditions.average_output(v)
+    assert u.dtype == dtype
+    assert (u[:, 1:] == u[:, 1:2]).all()
+    assert (conditions.never_falls(u) == 1).all()
+    assert (conditions.smallest_exponent(u) == 0).all()
+    assert (conditions.downward(u) == 0).all()
+    unknown = v.clone()
+    unknown[0, 1] = torch.nan
+    assert conditions.average_output(unknown).isnan().any(-1).tolist() == [True, False, False]
+
+
 def test_strength_above_adds_up_what_is_of_higher_order():
     effects, n = moebius(outputs(2, 4)), 4
     effects[:, 0] = 0

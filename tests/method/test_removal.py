@@ -197,3 +197,22 @@ def test_answers_before_and_after_and_their_change():
     assert found["change", "surely right"] == 0 and found["change", "possibly right"] == 0.25
     change = table[(table["outputs"] == "change") & (table["bound"] == "surely right")].iloc[0]
     assert change["low95"] < 0 < change["high95"]
+
+
+def test_no_answer_that_changed_leaves_room_for_losses_as_for_gains():
+    v = torch.tensor([2.0, 1, -1, -5])
+    table = answer_table({"test": (v, v)}, classes=10)
+    change = table[table["outputs"] == "change"]
+    assert len(change) == 2 and (change["share"] == 0).all()
+    # Clopper and Pearson: of four, none.
+    assert change["high95"].to_numpy() == pytest.approx(1 - 0.025 ** (1 / 4))
+    assert (change["low95"] == -change["high95"]).all()
+
+
+def test_log_odds_may_lie_below_zero_and_losses_in_nats_may_not():
+    some = torch.tensor([0.1, 0.1, 6.0]).double()
+    losses = {"nothing": some, "non-generalizable": some}
+    for measure in ("nats", "log odds"):
+        table = removal_table(Removal(losses, losses, measure=measure))
+        low = table[table["group"] != "gap"]["low95"]
+        assert (low == 0).all() if measure == "nats" else (low < 0).all()

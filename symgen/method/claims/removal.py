@@ -87,8 +87,8 @@ def _of_a_gap(removal: Removal, contrast: Contrast) -> Judgement:
 def removal_train(removal: Removal) -> Judgement:
     """The mean training loss is higher after the removal; rises up to 0.02 nats count as none."""
     rise = _mean(removal.train[REMOVED] - removal.train["nothing"])
-    # No loss is below 0.
-    rise = cut(rise, -float(removal.train["nothing"].mean()))
+    if removal.measure == "nats":  # no loss is below 0
+        rise = cut(rise, -float(removal.train["nothing"].mean()))
     contrast = above("rise of the training loss", rise, margin=0.02, unit=removal.measure)
     return Judgement([contrast], len(removal.train["nothing"]), unit=removal.unit)
 
