@@ -38,7 +38,7 @@ def not_a_result(definition: Anything) -> Anything:
 
 
 def refusal(definition: Anything) -> Anything:
-    """Mark a function that raises an error for what cannot be done, and does nothing else.
+    """Mark a function that raises an error or warns, and does nothing else.
 
     It is `not_a_result`, and neither is a statement that does nothing but call it, so that one can
     be added to code without its stored results becoming old.

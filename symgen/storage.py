@@ -241,7 +241,8 @@ def is_stored(kind: str, key: Mapping) -> bool:
     """Return whether `cached` would find a result under a key; no tensors are read."""
     path, place = _places(kind, key)
     with contextlib.suppress(OSError, ValueError):
-        return path.exists() or fetch_info(place).get("code") == key.get("code")
+        here = path.exists() and path.with_suffix(".json").exists()
+        return here or fetch_info(place).get("code") == key.get("code")
     return False
 
 

@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from symgen.fingerprints import code_fingerprint, fingerprint, not_a_result
+from symgen.fingerprints import code_fingerprint, fingerprint, not_a_result, refusal
 from symgen.interactions import Interactions
 from symgen.masking.functions import check_no_probabilities
-from symgen.masking.hooks import call, logits_of
+from symgen.masking.hooks import Cut, call, logits_of
 from symgen.masking.mask_values import MaskValue
 from symgen.masking.outputs import Value, Variables, masked_outputs
 from symgen.masking.patches import ImageVariables
@@ -32,6 +32,8 @@ from symgen.transforms import count_variables
 # Up to so many variables the split runs on a GPU where there is one, all samples at once; with more
 # it is a long chain of small steps. `python -m benchmarks --only device` measures the choice.
 GPU_LAST = 12
+# Pixels from 0 to 255 are 255 times those from 0 to 1; samples of one data set are far closer.
+SCALES = 10
 
 
 @overload
@@ -93,11 +95,16 @@ def extract(
         ValueError: for inputs without x and y, and see `masked_outputs`; under torchrun also where
             processes were given different things.
         RuntimeError: under torchrun, where another process failed or did not call this.
+
+    Warns:
+        UserWarning: where x lies on another scale than the images that the mask value is the mean
+            of.
     """
     _check(model, inputs, variables, mask_value, states, held_out, names)
     if callable(mask_value):
         with evaluating(model), torch.inference_mode():
             mask_value = mask_value(model)
+    _warn_of_scale(model, inputs.x, mask_value)
     n = count_of(variables)
     drawn = None if states is None else draw_states(n, states + held_out, seed)
     shown = options.pop("progress", True)
@@ -275,6 +282,32 @@ def _check_first_outputs(model: nn.Module, x: Tensor | Mapping) -> None:
     few = [w.detach().flatten()[:8].float() for w in model.parameters() if not w.is_meta]
     # Networks of the same weights differ by what stands behind them, such as a softmax.
     cached("checks", {"network": repr(model), "weights": few, "x": known}, run)
+
+
+@refusal
+def _warn_of_scale(model: Any, x: Any, mask_value: Any) -> None:
+    """Warn where samples lie on another scale than the images that a mask value is the mean of.
+
+    Their size is compared where they are masked, and only where nothing is negative, as in pixels
+    and behind a ReLU: of numbers that are, the mean may be close to 0 on any scale.
+    """
+    floating = isinstance(x, Tensor) and x.is_floating_point() and len(x)
+    if not (floating and isinstance(model, nn.Module) and isinstance(mask_value, MaskValue)):
+        return
+    seen = torch.zeros(())
+    # Whatever is amiss is told by what runs next.
+    with suppress(Exception), evaluating(model), torch.inference_mode():
+        seen, _ = Cut(mask_value.layer).below(model, x[:8].to(device_of(model), dtype_of(model)))
+    sizes = [float(t.detach().float().mean()) for t in (seen, mask_value.value) if (t >= 0).all()]
+    if len(sizes) == 2 and min(sizes) > 0 and max(sizes) > SCALES * min(sizes):
+        what, layer = ("larger", "smaller")[sizes[0] < sizes[1]], mask_value.layer or "the input"
+        warnings.warn(
+            f"at {layer} the samples are {max(sizes) / min(sizes):.0f} times {what} than the mask "
+            "value: were the images that it is the mean of scaled in the same way as x, such as "
+            "to pixels from 0 to 1?",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def count_of(variables: Variables) -> int:

@@ -401,6 +401,16 @@ def test_what_cannot_be_kept_is_stored_all_the_same(kept, tmp_path):
     assert len([*tmp_path.glob("cache*/kind/*.safetensors")]) == 1
 
 
+def test_tensors_without_their_description_are_not_counted_as_stored(tmp_path, monkeypatch):
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
+    key = {"seed": 1}
+    assert not storage.is_stored("kind", key)
+    cached("kind", key, lambda: {"x": torch.zeros(1)})
+    assert storage.is_stored("kind", key)
+    next(tmp_path.glob("kind/*.json")).unlink()
+    assert not storage.is_stored("kind", key)
+
+
 def test_what_comes_with_the_book_is_made_anew_for_other_code(kept):
     assert (kept(1.0, "old"), kept(1.0, "old")) == (1, 1)
     assert kept.made == [(1.0, "old")]

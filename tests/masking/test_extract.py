@@ -1,5 +1,7 @@
 """`extract`: what people give it at first, and what they are told."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -130,3 +132,27 @@ def test_log_odds_may_stand_in_a_column():
     given = Inputs(TABLE, [0, 1]), OWN, 0.5
     found = extract(column, *given, progress=False)
     assert found == extract(lambda x: column(x)[:, 0], *given, progress=False)
+
+
+@pytest.mark.parametrize("layer", ["first_relu", None])
+@pytest.mark.parametrize("states", [None, 8])
+def test_samples_on_another_scale_than_the_mask_images_are_noticed(layer, states):
+    drawn = {} if states is None else {"states": states, "held_out": 4, "max_order": 1}
+    images = torch.rand(40, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    model = network()
+    model[0].weight.data.abs_()
+
+    def found(x, mask):
+        value = mean_feature(model, mask, layer=layer)
+        return extract(model, Inputs(x, [0, 1]), PATCHES, value, progress=False, **drawn)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found(PICTURES, images)
+        found(PICTURES - 0.5, images - 0.5)  # of what has signs a mean says nothing
+        if layer is None:
+            found(PICTURES - 0.5, 255 * (images - 0.5))
+    with pytest.warns(UserWarning, match="samples are .* times smaller than the mask value"):
+        found(PICTURES, 255 * images)
+    with pytest.warns(UserWarning, match="samples are .* times larger than the mask value"):
+        found(255 * PICTURES, images)
