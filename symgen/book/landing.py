@@ -33,7 +33,7 @@ QUESTIONS = {
             "low_orders_above_chance": "Above chance, too, simple interactions generalize better "
             "(control of ours).",
             "untrained_baseline": "Trained networks share more of what a network has learned than "
-            "untrained ones do.",
+            "untrained ones do (control of ours).",
         },
         "02_order_generalization",
         "plot_power(",
@@ -43,9 +43,9 @@ QUESTIONS = {
     "Do the phases show?": Question(
         {
             "power": "The generalization power first rises, then falls.",
-            "power_above_chance": "So does what of it lies above chance.",
+            "power_above_chance": "So does what of it lies above chance (control of ours).",
             "count": "The number of interactions first falls, then rises.",
-            "gap": "The loss gap opens while the generalization power falls.",
+            "gap": "The loss gap widens while the generalization power falls.",
         },
         "when",
         "plot_moves(",
@@ -81,7 +81,7 @@ QUESTIONS = {
     "Does the generalization power tell the loss gap?": Question(
         {
             "power_predicts": "Over many trainings, a lower generalization power, chance included, "
-            "goes with a wider gap.",
+            "goes with a wider gap (control of ours).",
             "power_beats_simpler": "It tells the loss gap better than simpler measures do, the "
             "training loss among them (control of ours).",
         },
@@ -89,12 +89,13 @@ QUESTIONS = {
     "Is it the network's, or the extractor's?": Question(
         {
             "extractor_count": "By the procedure that earlier papers of the field published (this "
-            "one prints none), the number of interactions falls farther at first than by the exact "
-            "split of the same outputs.",
-            "extractor_power": "By that procedure the generalization power rises farther.",
-            "extractor_chance": "So does its chance level.",
+            "one does not print its optimizer), the number of interactions falls farther at first "
+            "than by the exact split of the same outputs (control of ours).",
+            "extractor_power": "By that procedure the generalization power rises farther (control "
+            "of ours).",
+            "extractor_chance": "So does its chance level (control of ours).",
             "extractor_orders": "Before training, that procedure finds interactions of higher "
-            "order.",
+            "order (control of ours).",
         },
         "extractor",
         "plot_planted(",
@@ -222,8 +223,9 @@ def _when(effects: pd.DataFrame) -> str:
     falls = effects[effects["change"].eq("then") & effects["quantity"].eq("power")]
     clear = (falls["low95"].gt(0) | falls["high95"].lt(0)).sum()
     return (
-        f"- **When?** The rise of $H$ changes by {'; '.join(told)}: see [the map](when). In how "
-        f"far it falls, {clear} of these {len(falls)} make a difference that leaves out 0"
+        f"- **When?** The rise of $H$ changes by {'; '.join(told)}: see [the map](when). For how "
+        f"far it falls, {clear or 'none'} of these {len(falls)} factors makes a difference whose "
+        "interval leaves out no change"
     )
 
 

@@ -68,7 +68,7 @@ def test_each_claim_is_one_line_with_its_verdict_and_page_and_its_numbers_are_fo
     assert HELD["low_orders"] not in told.split("<details>")[1] and "texts" not in told
     assert "changes by +0.05 [+0.03, +0.07] (above chance +0.02 [-0.01, +0.05]) with" in when
     assert "width of 16 in place of 4: see" in when
-    assert "0.9" not in when and "falls, 1 of these 1 make" in when
+    assert "0.9" not in when and "falls, 1 of these 1 factors makes" in when
     # Of the cells below, the first alone has both.
     assert together.endswith("shown in 1 of 3 cells")
 

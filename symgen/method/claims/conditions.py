@@ -42,7 +42,8 @@ def condition_2(v: Float[Tensor, "sample state"]) -> Judgement:
 
 def condition_3(v: Float[Tensor, "sample state"]) -> Judgement:
     """Of the samples whose output rises from the masked to the full input, more than 90 % have an
-    exponent p, and the median of the smallest one lies between 0.9 and 1.2, as the paper reports.
+    exponent p, and the median of the smallest one lies between 0.9 and 1.2, the paper's range for
+    the exponent of the number of interactions, which we read as this p.
 
     Samples where every small enough p will do say nothing of its size and are not in the median,
     which six samples are needed for. Nothing is tested with one variable, where every p will do.
