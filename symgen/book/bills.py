@@ -37,6 +37,8 @@ GENERATED, SIDE = {"tokens": 16, "vocabulary": 200}, 32
 OF_WORD, OF_VARIABLE, COUNTED = 1.3, 5, 500
 # Texts of a step.
 TEXTS = 32
+# What a forward pass takes of one with its gradients.
+FORWARD = 1 / 3
 # Of a bill of which nothing is known.
 NOTHING = (None, None, None, None)
 
@@ -237,7 +239,8 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int, machine: _M
         except (FileNotFoundError, ImportError, ValueError) as error:
             told = str(error).split(" (")[0].split("; ")[0]
             return Bill(chapter, *NOTHING, f"not known: {told}")
-        run = each.trained * tokens * rate.train(asked.operations)
+        passes = each.trained + FORWARD * each.measured
+        run = passes * tokens * rate.train(asked.operations)
         run += each.masked * speed.tree_tokens(OF_VARIABLE * n, n) * rate.masked(last.operations)
         run += each.masked * split
         seconds += run / (1 if gpu else min(cores, each.apart))

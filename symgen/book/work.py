@@ -13,6 +13,8 @@ BATCH = 64
 RATES = 3
 # Training samples where all there are are taken and their number is not known.
 SOME = 6000
+# Texts of each kind that the losses of language models are measured on (see `TUNING`).
+MEASURED = 200
 
 
 def _followed(checkpoints: int, baselines: int) -> int:
@@ -174,6 +176,7 @@ class Spoken(NamedTuple):
         masked: prompts of which all masked states run.
         apart: how many parts of this can run side by side.
         followed: checkpoints that its trainings keep.
+        measured: texts that losses are measured on, times the checkpoints.
     """
 
     model: str
@@ -181,6 +184,7 @@ class Spoken(NamedTuple):
     masked: int
     apart: int = 1
     followed: int = 0
+    measured: int = 0
 
 
 def spoken(
@@ -206,19 +210,25 @@ def spoken(
         seeds * p["epochs"] * (p["train_size"] or part * texts(learned)) if name == "tiny-llama"
         else 0 for name, part in zip(named, parts, strict=True)
     ]  # fmt: skip
+    some = min(MEASURED, texts(learned))
+    # Of its own texts and of others, before the first step and after the last.
+    once = [2 * 2 * seeds * some * (count > 0) for count in passes]
     if not tuned:
         others = len({*p["maskings"]} - {p["masking"]})
         return [
-            Spoken(named[0], passes[0], prompts + others * min(prompts, 10)),
-            Spoken(named[1], passes[1], prompts),
+            Spoken(named[0], passes[0], prompts + others * min(prompts, 10), measured=once[0]),
+            Spoken(named[1], passes[1], prompts, measured=once[1]),
         ]
     # Each tuning has a twin, and its prompts are looked at before, on the way, and by the twin.
     tunings = sum(2 * seeds * p["tune_epochs"] * (p["tune_size"] or texts(d)) for d in domains)
     apart, every = seeds * len(domains), seeds * len(domains) * prompts
     looks = p["checkpoints"] + 2
+    followed = 2 * apart * looks
+    # Of the texts tuned on, of others of their domain, and of the old one.
+    measured = once[0] + 3 * some * followed
     return [
-        Spoken(named[0], passes[0] + tunings, every * looks, apart, 2 * apart * looks),
-        Spoken(named[1], passes[1], every, apart),
+        Spoken(named[0], passes[0] + tunings, every * looks, apart, followed, measured),
+        Spoken(named[1], passes[1], every, apart, measured=once[1]),
     ]
 
 

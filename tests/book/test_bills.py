@@ -8,7 +8,7 @@ from test_cli import loaded_by, symgen
 from symgen.book import bills, presets, runs, work
 from symgen.book.bills import Bill
 from symgen.method import trainings
-from symgen.models import speed
+from symgen.models import language, speed
 from symgen.models.registry import build_network
 from symgen.split import design
 from symgen.storage import cache_folder
@@ -207,7 +207,10 @@ def test_language_models_are_counted_by_their_texts_and_prompts():
     given = all_of("05_llm_interactions", samples=12, epochs=3, maskings=["mean", "corpus", "_"])
     found = work.spoken("05_llm_interactions", given, texts)
     tiny = "tiny-llama"
-    assert found == [work.Spoken(tiny, 300, 12 + 20), work.Spoken(tiny, 300, 12)]
+    # Each measures two kinds of texts before its training and after it.
+    assert found == [
+        work.Spoken(tiny, 300, 12 + 20, measured=400), work.Spoken(tiny, 300, 12, measured=400)
+    ]  # fmt: skip
     assert work.spoken("05_llm_interactions", {**given, "prompt": "a"}, texts)[0].masked == 1 + 2
     loaded = {**given, "model": "stories260k", "train_size": 7}
     assert [s.trained for s in work.spoken("05_llm_interactions", loaded, texts)] == [0, 21]
@@ -216,8 +219,12 @@ def test_language_models_are_counted_by_their_texts_and_prompts():
                    checkpoints=5, further=["planted-facts"])  # fmt: skip
     model, baseline = work.spoken("06_fine_tuning", given, texts)
     # Two models of each seed; of each domain and seed a tuning and its twin.
-    assert model == work.Spoken(tiny, 2 * 300 + 2 * 2 * 2 * 100, 2 * 2 * 4 * 7, 4, 2 * 4 * 7)
-    assert baseline == work.Spoken(tiny, 2 * 300, 2 * 2 * 4, 4)
+    measured = 2 * 400 + 3 * 100 * 2 * 4 * 7  # a tuning measures three kinds at each of 7 looks
+    assert model == work.Spoken(
+        tiny, 2 * 300 + 2 * 2 * 2 * 100, 2 * 2 * 4 * 7, 4, 2 * 4 * 7, measured
+    )
+    assert baseline == work.Spoken(tiny, 2 * 300, 2 * 2 * 4, 4, measured=2 * 400)
+    assert language.TUNING.evaluation_size == work.MEASURED
     assert work.spoken("02_order_generalization", given, texts) == []
 
 
@@ -236,11 +243,12 @@ def test_a_chapter_on_language_models_has_a_bill(monkeypatch):
     tree = speed.tree_tokens(15, 3)
     assert tree == 5 * (1 + 2 + 4 + 8)
     found = bill()
-    assert found.seconds == pytest.approx(2 * (100 * 20 + tree / 100))
+    looks = 4 * 100 * 20 / 3  # at two kinds of texts, before the training and after it
+    assert found.seconds == pytest.approx(2 * (100 * 20 + looks + tree / 100))
     assert found.basis == "timed here" and found.host > bills.HOST
     # A model that is loaded is not trained, and its configuration is known, or read.
     loaded = bill(model="qwen2.5-7b")
-    assert loaded.seconds == pytest.approx(100 * 2 * 20 + 2 * tree / 100)
+    assert loaded.seconds == pytest.approx(100 * 2 * 20 + looks + 2 * tree / 100)
     halved = bill(model="qwen2.5-7b", dtype="bfloat16")
     assert loaded.host > 7.6e9 * 4
     assert halved.host == pytest.approx(loaded.host - 7.6e9 * 2, rel=0.01)
