@@ -49,6 +49,16 @@ def pytest_unconfigure(config):
         shutil.rmtree(config.symgen_cache, ignore_errors=True)
 
 
+@pytest.fixture(autouse=True)
+def threads_as_before():
+    """LightGBM leaves torch more threads than it had; where cores are busy, these wait for long."""
+    import torch
+
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def one_thread():
     """One thread for torch, and as many as before afterwards."""
