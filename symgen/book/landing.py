@@ -222,10 +222,11 @@ def _when(effects: pd.DataFrame) -> str:
         )
     falls = effects[effects["change"].eq("then") & effects["quantity"].eq("power")]
     clear = (falls["low95"].gt(0) | falls["high95"].lt(0)).sum()
+    does = "make" if clear > 1 else "makes"
     return (
         f"- **When?** The rise of $H$ changes by {'; '.join(told)}: see [the map](when). For how "
-        f"far it falls, {clear or 'none'} of these {len(falls)} factors makes a difference whose "
-        "interval leaves out no change"
+        f"far it falls, {clear or 'none'} of these {len(falls)} factors {does} a difference "
+        "whose interval leaves out no change"
     )
 
 
