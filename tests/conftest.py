@@ -60,14 +60,11 @@ def threads_as_before():
 
 
 @pytest.fixture
-def one_thread():
+def one_thread(threads_as_before):
     """One thread for torch, and as many as before afterwards."""
     import torch
 
-    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -99,14 +99,11 @@ QUICK = {"dataset": "digits", "network": "cnn", "others": [], "epochs": 1, "samp
 # Their trainings are many, so that texts, which take longest, are tried once.
 FOUR = {"n": (4, 5), "others": ([], [{**TEXT, "n": 4}])}
 ONCE = {"others": ([], [{**TEXT, "n": 3}])}
-# Several trainings of a further study are tried where each takes less.
-SINGLE = {"side_seeds": (1,)}
 OWN: dict[str, dict] = {
-    "02_order_generalization": FOUR, "03_three_phase_dynamics": FOUR,
-    "04_loss_gap_removal": {**FOUR, **SINGLE},
+    "02_order_generalization": FOUR, "03_three_phase_dynamics": FOUR, "04_loss_gap_removal": FOUR,
     "where_phases_end": FOUR, "choices": FOUR, "A_sparsity_conditions": ONCE,
     "B_baseline_networks": ONCE, "C_similarity_metric": ONCE, "D_cross_validation": ONCE,
-    "E_penalty": {**ONCE, **SINGLE},
+    "E_penalty": ONCE,
     # A map of all that can be mixed has eight cells, each with three networks.
     "when": {
         **FOUR, "dataset": ("digits",), "network": ("cnn",), "amounts": ([[60, 1]], [[30, 2]]),
@@ -303,11 +300,13 @@ def run_and_solve(name, parameters):
     cells = presets.read_chapter(ROOT, name).cells
     exercises = {k for k, cell in enumerate(cells) if 'print("correct"' in cell.source}
     for k, space, said in run_chapter(name, parameters):
-        yield said
+        yield k, space, said
         if k in exercises:
+            exercises.remove(k)
             assert "not yet" in said and "correct" not in said, said
             again = run_cell(solved(cells[k].source, cells[k + 1].source), space)
             assert again.strip() == "correct"
+    assert not exercises
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -318,10 +317,8 @@ def test_a_chapter_runs_with_every_value_that_it_admits_and_its_exercises_can_be
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as: this training ends near chance
             try:
-                if number == 0:
-                    said = "\n".join(run_and_solve(name, chosen))
-                else:
-                    said = "\n".join(said for *_, said in run_chapter(name, chosen))
+                run = run_chapter if number else run_and_solve
+                said = "\n".join(said for *_, said in run(name, chosen))
             except Exception as error:
                 error.add_note(f"{name} with {changed}")
                 raise
