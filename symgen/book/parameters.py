@@ -15,7 +15,7 @@ from symgen.fingerprints import not_a_result
 from symgen.literal import nearest
 
 IMAGES = ("cnn", "resnet20", "resnet18", "resnet50", "resnet101", "vgg11", "vgg16", "vgg19")
-TEXTS = ("bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-large")
+TEXTS = ("bert-micro", "bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-large")
 #: The networks that come with the package, and what they take.
 NETWORKS = {**dict.fromkeys(IMAGES, "image"), **dict.fromkeys(TEXTS, "text")}
 MODELS = dict.fromkeys(

@@ -138,16 +138,24 @@ def games(model: Callable, inputs: Any, variables: Variables, mask_value: Value)
 
 
 @contextmanager
-def _global_draws(seed: int) -> Iterator[None]:
-    """Seed the generators that all code shares, and put them back as they were."""
-    before = random.getstate(), np.random.get_state()
+def _as_before(seed: int) -> Iterator[None]:
+    """Seed the generators that all code shares; put them, and the numbers of threads, back."""
+    import numba  # of shapiq's
+
+    before, threads = (random.getstate(), np.random.get_state()), torch.get_num_threads()
+    numbas = numba.get_num_threads()
     random.seed(seed)
     np.random.seed(seed)
+    # It would take a thread for every core, whose loops last four times as long on busy ones.
+    numba.set_num_threads(min(threads, numbas))
     try:
         yield
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
+        numba.set_num_threads(numbas)
+        # What shapiq loads sets it for the whole process.
+        torch.set_num_threads(threads)
 
 
 def peer(name: str, game: Game, n: int, calls: int, seed: int = 0) -> "shapiq.InteractionValues":
@@ -182,9 +190,9 @@ def peer(name: str, game: Game, n: int, calls: int, seed: int = 0) -> "shapiq.In
     def outputs(coalitions: np.ndarray) -> np.ndarray:
         return game(torch.from_numpy(coalitions.astype(np.int64) @ bits)).cpu().numpy()
 
-    made = getattr(approximator, name)(n=n, index="FBII", max_order=n, random_state=seed)
     # SPEX draws its states from the global generators, whatever `random_state` says.
-    with _global_draws(seed):
+    with _as_before(seed):
+        made = getattr(approximator, name)(n=n, index="FBII", max_order=n, random_state=seed)
         return made.approximate(calls, outputs)
 
 

@@ -39,6 +39,8 @@ NETWORKS: dict[str, Network] = {
     "resnet20": Network(ResNetCIFAR),
     **{name: Network(resnet(name)) for name in ("resnet18", "resnet50", "resnet101")},
     **{name: Network(vgg(name), learning_rate=0.01) for name in ("vgg11", "vgg16", "vgg19")},
+    # Small enough to be trained within seconds on a few hundred short sentences.
+    "bert-micro": Network(bert(2, 64), "text", 3e-3),
     # Sizes and names of Turc et al. 2019.
     "bert-tiny": Network(bert(2, 128), "text", 1e-3),
     "bert-mini": Network(bert(4, 256), "text", 5e-4),

@@ -75,20 +75,22 @@ def test_a_seed_decides_what_peers_draw_and_leaves_no_trace(monkeypatch):
     approximator = pytest.importorskip("shapiq").approximator
 
     class Drawing:
-        """A peer that draws as SPEX does: not from its own generator."""
+        """A peer that draws as SPEX does, not from its own generator, and takes threads."""
 
         def __init__(self, **given):
-            pass
+            torch.set_num_threads(threads + 1)
 
         def approximate(self, calls, outputs):
             return np.random.random(), random.random()
 
     monkeypatch.setattr(approximator, "SPEX", Drawing)
+    threads = torch.get_num_threads()
     state = random.getstate(), np.random.get_state()[1].tolist()
     first = sampling.peer("SPEX", logic, 10, 400, 0)
     assert first == sampling.peer("SPEX", logic, 10, 400, 0)
     assert first != sampling.peer("SPEX", logic, 10, 400, 1)
     assert state == (random.getstate(), np.random.get_state()[1].tolist())
+    assert torch.get_num_threads() == threads
 
 
 def test_peers_are_left_out_where_they_cannot_be(monkeypatch):
