@@ -29,7 +29,7 @@ def test_every_study_of_a_chapter_is_counted_with_its_own_trainings():
     chapter = "02_order_generalization"
     found = work.pieces(chapter, all_of(chapter, seeds=5, side_seeds=2))
     assert [(p.study["network"], p.trainings, p.networks) for p in found] == [
-        ("cnn", 5, 3), ("bert-tiny", 2, 3), ("bert-tiny", 2, 3),
+        ("cnn", 5, 3), ("bert-micro", 2, 3), ("bert-micro", 2, 3),
     ]  # fmt: skip
     assert [p.study["train_size"] for p in found] == [300, 500, 500]
     (checkpoints,) = {p.study["checkpoints"] for p in found}

@@ -48,7 +48,7 @@ class Dead(torch.nn.Module):
 
 networks.NETWORKS["dead"] = networks.Network(Dead)
 NAMES = presets.chapter_names(ROOT)
-TEXT = {"dataset": "planted-sentiment", "network": "bert-tiny"}
+TEXT = {"dataset": "planted-sentiment", "network": "bert-micro"}
 # Less than what makes sense, so that a chapter takes seconds; what is not named here is as it is.
 TINY = {"epochs": 1, "train_size": 60, "samples": 2, "n": 3, "checkpoints": 2, "seeds": 1,
         "others": [TEXT], "looks": 3, "width": 16, "layers": 1,
@@ -67,7 +67,7 @@ VALUES = {
     "split": (None, "halves", "test", "thirds", "parts:2"), "augment": (False, True),
     "learning_rate": (None, 1e-9, 0.05), "mixed_precision": ("no", "bf16"),
     "others": ([], [TEXT], [{**TEXT, "n": 3}]), "dataset": ("digits", "planted-sentiment"),
-    "network": ("cnn", "bert-tiny", "dead"), "noise_level": (0, 0.05, 1),
+    "network": ("cnn", "bert-micro", "dead"), "noise_level": (0, 0.05, 1),
     "m": (1, 3), "pool": (1, 4), "penalized": (1, 3), "every": (1, 3), "evaluation_size": (1, 50),
     "strengths": ([0.1], [0, 5.0]), "decays": ([0], [0.01, 0.1]),
     "side_seeds": (1, 2), "comparison_seeds": (1, 2), "planted": (TEXT, {**TEXT, "n": 4}),
@@ -368,7 +368,7 @@ REFUSED = {
     "train_size": (0, 9, 10**6), "mixed_precision": ("fp8", True),
     "learning_rate": (0, -1, 1e308),
     "dataset": ("digit", "", "planted-sentiment", "a//b", "../b", "a/b\n", "x" * 301),
-    "network": ("cn", "bert-tiny", "vgg11"),
+    "network": ("cn", "bert-micro", "vgg11"),
     "others": ({}, [1], [{"layers": 3}], [{"n": 99}], [{"dataset": "planted-sentiment"}],
                [{**TEXT, "n": 11}], [TEXT, TEXT], [{"epochs": 3}]),
     "planted": ([], {"sample": 1}, {"samples": 0}), "split": ("half", "parts:0"),

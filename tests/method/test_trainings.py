@@ -117,7 +117,7 @@ def test_all_code_that_a_training_depends_on_is_reached(
     monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
     if text:
         settings = {"train_size": 60, "epochs": 1, "checkpoints": 2, "samples": 3, "n": 4}
-        study = Study.of(settings, dataset="planted-sentiment", network="bert-tiny")
+        study = Study.of(settings, dataset="planted-sentiment", network="bert-micro")
     ran = functions_that_run(lambda: measure(study))
     # What stores results, refuses trainings of months and identifies code changes no number; the
     # key has the network's own code.

@@ -166,7 +166,7 @@ def test_published_sizes_of_text_networks(name, published):
     assert parameters(model) - 2 * (hidden + 1) == published
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet18", "vgg11", "bert-tiny"])
+@pytest.mark.parametrize("name", ["cnn", "resnet18", "vgg11", "bert-micro"])
 def test_weights_follow_from_the_seed_alone(name):
     def weights(seed):
         return list(build_network(name, seed=seed).state_dict().values())
