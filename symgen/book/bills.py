@@ -240,10 +240,18 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int, machine: _M
             told = str(error).split(" (")[0].split("; ")[0]
             return Bill(chapter, *NOTHING, f"not known: {told}")
         passes = each.trained + FORWARD * each.measured
-        run = passes * tokens * rate.train(asked.operations)
+        # Texts are as long as the longest of a batch.
+        a_token = (
+            speed.token_seconds(*shape, max(1, int(min(length, tokens))))
+            if passes and asked.weights <= speed.SMALL
+            else rate.train(asked.operations)
+        )
+        run = passes * tokens * a_token
         run += each.masked * speed.tree_tokens(OF_VARIABLE * n, n) * rate.masked(last.operations)
         run += each.masked * split
-        seconds += run / (1 if gpu else min(cores, each.apart))
+        # One after another, each with as many processes as there are cores.
+        rounds = sum(math.ceil(some / (1 if gpu else cores)) for some in each.apart)
+        seconds += run * rounds / sum(each.apart)
         disk += each.masked * rows * 3 * 8
         # Weights alone, or what trains them too; adapters are few.
         weights = asked.weights * size

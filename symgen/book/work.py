@@ -174,7 +174,7 @@ class Spoken(NamedTuple):
         model: its name.
         trained: texts that it is trained on, times the passes over them.
         masked: prompts of which all masked states run.
-        apart: how many parts of this can run side by side.
+        apart: how many like parts of this can run side by side, of each lot of them.
         followed: checkpoints that its trainings keep.
         measured: texts that losses are measured on, times the checkpoints.
     """
@@ -182,7 +182,7 @@ class Spoken(NamedTuple):
     model: str
     trained: float
     masked: int
-    apart: int = 1
+    apart: tuple[int, ...] = (1,)
     followed: int = 0
     measured: int = 0
 
@@ -221,9 +221,11 @@ def spoken(
         ]
     # Each tuning has a twin, and its prompts are looked at before, on the way, and by the twin.
     tunings = sum(2 * seeds * p["tune_epochs"] * (p["tune_size"] or texts(d)) for d in domains)
-    apart, every = seeds * len(domains), seeds * len(domains) * prompts
+    every = seeds * len(domains) * prompts
+    # The first is looked at before the other seeds of its domain, and the further domains after.
+    apart = (1, seeds - 1, *[seeds] * (len(domains) - 1))
     looks = p["checkpoints"] + 2
-    followed = 2 * apart * looks
+    followed = 2 * sum(apart) * looks
     # Of the texts tuned on, of others of their domain, and of the old one.
     measured = once[0] + 3 * some * followed
     return [

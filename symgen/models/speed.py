@@ -42,6 +42,8 @@ PUBLISHED = {
 # Language models that are timed: width, layers, and tokens of the vocabulary, which a step of the
 # second is mostly spent on, as with small models; tokens and variables of the two prompts.
 SPOKEN, TOKENS, WORDS = ((64, 2, 512), (128, 3, 4096)), 24, 6
+# Bytes of the weights of language models that are small enough to be timed themselves.
+SMALL = 2**26
 # Samples that are split, their variables, and how much longer one variable more takes.
 SPLIT, VARIABLES, GROWTH = 8, 7, 2.4
 # A way of shapiq takes about as long for a sample as a split with so many variables would.
@@ -158,13 +160,8 @@ def token_demand(
         >>> token_demand("tiny-llama", width=64, layers=2).weights
         558336
     """
-    if name == "tiny-llama":
-        with torch.device("meta"):
-            model = tiny_llama(vocabulary, width, layers)
-    else:
-        config = _configuration(CAUSAL_LMS.get(name, name))
-        with torch.device("meta"):
-            model = import_transformers().AutoModelForCausalLM.from_config(config)
+    with torch.device("meta"):
+        model = _language_model(name, width, layers, vocabulary)
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, TOKENS, dtype=torch.long), logits_to_keep=int(last))
     weights = sum(p.nbytes for p in model.parameters())
@@ -174,6 +171,13 @@ def token_demand(
     layer = 8 * config.hidden_size + 4 * config.intermediate_size
     kept = 4 * (config.num_hidden_layers * layer + 2 * config.vocab_size)
     return Demand(counter.get_total_flops() / TOKENS, weights, kept)
+
+
+def _language_model(name: str, width: int, layers: int, vocabulary: int) -> nn.Module:
+    if name == "tiny-llama":
+        return tiny_llama(vocabulary, width, layers)
+    config = _configuration(CAUSAL_LMS.get(name, name))
+    return import_transformers().AutoModelForCausalLM.from_config(config)
 
 
 def _configuration(name: str) -> Any:
@@ -217,6 +221,24 @@ def measure_speech() -> Speech:
             asked = token_demand("tiny-llama", *shape, last=True).operations
             masked.append((asked, _seconds(run) / (2 * tree_tokens(TOKENS, WORDS))))
     return Speech(Rate.through(*steps), Rate.through(*masked))
+
+
+@not_a_result
+@functools.cache
+def token_seconds(name: str, width: int, layers: int, vocabulary: int, length: int) -> float:
+    """Return the seconds of a training token of a small language model, in texts of a length.
+
+    A model with untrained weights is timed, for how long attention takes hangs on the numbers of
+    heads and of tokens, and in small models it is most of a step.
+
+    Args:
+        name, width, layers, vocabulary: see `token_demand`.
+        length: tokens of a text.
+    """
+    with _one_thread():
+        model = _language_model(name, width, layers, vocabulary).to(device())
+        tokens = torch.zeros(max(1, 2048 // length), length, dtype=torch.long, device=device())
+        return _seconds(functools.partial(_spoken_step, model, tokens)) / tokens.numel()
 
 
 def _spoken_step(model: nn.Module, tokens: Tensor) -> float:

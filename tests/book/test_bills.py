@@ -221,9 +221,9 @@ def test_language_models_are_counted_by_their_texts_and_prompts():
     # Two models of each seed; of each domain and seed a tuning and its twin.
     measured = 2 * 400 + 3 * 100 * 2 * 4 * 7  # a tuning measures three kinds at each of 7 looks
     assert model == work.Spoken(
-        tiny, 2 * 300 + 2 * 2 * 2 * 100, 2 * 2 * 4 * 7, 4, 2 * 4 * 7, measured
+        tiny, 2 * 300 + 2 * 2 * 2 * 100, 2 * 2 * 4 * 7, (1, 1, 2), 2 * 4 * 7, measured
     )
-    assert baseline == work.Spoken(tiny, 2 * 300, 2 * 2 * 4, 4, measured=2 * 400)
+    assert baseline == work.Spoken(tiny, 2 * 300, 2 * 2 * 4, (1, 1, 2), measured=2 * 400)
     assert language.TUNING.evaluation_size == work.MEASURED
     assert work.spoken("02_order_generalization", given, texts) == []
 
@@ -231,6 +231,8 @@ def test_language_models_are_counted_by_their_texts_and_prompts():
 def test_a_chapter_on_language_models_has_a_bill(monkeypatch):
     token = speed.Speech(speed.Rate(1.0, 0.0), speed.Rate(0.01, 0.0))
     monkeypatch.setattr(speed, "measure_speech", lambda: token)
+    monkeypatch.setattr(speed, "token_seconds", lambda *shape: lengths.append(shape[-1]) or 1.0)
+    lengths = []
     monkeypatch.setattr(speed, "measure_speed", lambda: EVEN)
     monkeypatch.setattr(bills, "_loading", lambda: 0.0)
     monkeypatch.setattr(bills, "_texts", lambda name: (100, 20.0))
@@ -246,6 +248,7 @@ def test_a_chapter_on_language_models_has_a_bill(monkeypatch):
     looks = 4 * 100 * 20 / 3  # at two kinds of texts, before the training and after it
     assert found.seconds == pytest.approx(2 * (100 * 20 + looks + tree / 100))
     assert found.basis == "timed here" and found.host > bills.HOST
+    assert set(lengths) == {20}
     # A model that is loaded is not trained, and its configuration is known, or read.
     loaded = bill(model="qwen2.5-7b")
     assert loaded.seconds == pytest.approx(100 * 2 * 20 + looks + 2 * tree / 100)
@@ -255,6 +258,37 @@ def test_a_chapter_on_language_models_has_a_bill(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     unknown = bill(model="no/such-model")
     assert unknown.seconds is None and 'not known: model "no/such-model"' in unknown.basis
+
+
+@pytest.mark.parametrize(("seeds", "domains", "cores", "rounds"), [
+    (1, 2, 2, 2), (4, 2, 1, 8), (4, 2, 2, 5), (4, 1, 4, 2), (4, 2, 8, 3),
+])  # fmt: skip
+def test_tunings_run_side_by_side_in_lots(seeds, domains, cores, rounds, monkeypatch):
+    """The first tuning alone, the others of its domain together, and those of each further one."""
+    rate = speed.Rate(0.0, 0.0)
+    monkeypatch.setattr(speed, "measure_speech", lambda: speed.Speech(rate, rate))
+    monkeypatch.setattr(speed, "token_seconds", lambda *shape: 1.0)
+    monkeypatch.setattr(speed, "measure_speed", lambda: EVEN)
+    monkeypatch.setattr(bills, "_loading", lambda: 0.0)
+    monkeypatch.setattr(bills, "_texts", lambda name: (100, 20.0))
+
+    def seconds(cores, **given):
+        further = ["roneneldan/TinyStories"] * (domains - 1)
+        resolved = presets.resolve(ROOT, "06_fine_tuning", "quick", {"further": further, **given})
+        return bills.bills(ROOT, [("06_fine_tuning", resolved, True)], cores=cores)[0].seconds
+
+    whole = seconds(1, seeds=seeds)
+    assert seconds(cores, seeds=seeds) == pytest.approx(whole * rounds / (seeds * domains))
+
+
+def test_a_small_language_model_is_timed_by_itself_in_texts_of_its_length(monkeypatch):
+    steps = []
+    monkeypatch.setattr(speed, "_spoken_step", lambda model, tokens: steps.append((model, tokens)))
+    speed.token_seconds.cache_clear()
+    assert speed.token_seconds("tiny-llama", 32, 1, 50, 256) >= 0
+    (model, tokens), *_ = steps
+    assert tokens.shape == (8, 256) and model.config.num_hidden_layers == 1
+    speed.token_seconds.cache_clear()  # what was not timed is not remembered
 
 
 def test_samples_are_counted_where_they_are(monkeypatch, tmp_path):
@@ -277,6 +311,7 @@ def test_the_machine_is_timed_once_for_all_chapters(monkeypatch):
         return lambda: timed.append(name) or found
 
     monkeypatch.setattr(speed, "measure_speech", once("speech", token))
+    monkeypatch.setattr(speed, "token_seconds", lambda *shape: 0.0)
     monkeypatch.setattr(speed, "measure_speed", once("speed", EVEN))
     monkeypatch.setattr(bills, "_loading", once("loading", 0.0))
     monkeypatch.setattr(bills, "_texts", lambda name: read.append(name) or (100, 20.0))
