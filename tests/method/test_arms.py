@@ -64,7 +64,9 @@ def test_the_penalty_asks_the_network_of_the_validation_part_about_training_samp
 
 
 def test_texts_are_penalized_at_the_mask_token():
-    study = Study.of({**SMALL, "dataset": "planted-sentiment", "network": "bert-micro"}, baselines=3)
+    study = Study.of(
+        {**SMALL, "dataset": "planted-sentiment", "network": "bert-micro"}, baselines=3
+    )
     arm = Arm(study, "penalty", 0.3, **TINY)
     assert arm.penalty.masked == study.data.tokenizer.mask_token_id
     assert 0 <= arm.penalty(2, study.runs[1].load()).item() <= 2 * 0.3
