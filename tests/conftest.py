@@ -51,7 +51,7 @@ def pytest_unconfigure(config):
 
 @pytest.fixture(autouse=True)
 def threads_as_before():
-    """LightGBM leaves torch more threads than it had; where cores are busy, these wait for long."""
+    """More threads left by a test than it found, and what follows waits long on busy cores."""
     import torch
 
     threads = torch.get_num_threads()

@@ -226,6 +226,7 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int, machine: _M
     length, tokens = parameters["length"], texts(parameters.get("old", parameters["dataset"]))[1]
     if parameters["tail"] or math.isinf(tokens):  # else long ones are several pieces
         tokens = min(length, tokens)
+    piece = min(length, tokens)
     n, rows = parameters["n"], 2 ** parameters["n"]
     rate, split = machine.speech, machine.speed.splits(n)
     gpu = torch.cuda.is_available()
@@ -240,16 +241,13 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int, machine: _M
             told = str(error).split(" (")[0].split("; ")[0]
             return Bill(chapter, *NOTHING, f"not known: {told}")
         passes = each.trained + FORWARD * each.measured
-        # Texts are as long as the longest of a batch.
-        a_token = (
-            speed.token_seconds(*shape, max(1, int(min(length, tokens))))
-            if passes and asked.weights <= speed.SMALL
-            else rate.train(asked.operations)
-        )
-        run = passes * tokens * a_token
+        timed = passes and asked.weights <= speed.SMALL
+        known = rate.train(asked.operations)
+        of_token = speed.token_seconds(*shape, int(piece)) if timed else known
+        run = passes * tokens * of_token
         run += each.masked * speed.tree_tokens(OF_VARIABLE * n, n) * rate.masked(last.operations)
         run += each.masked * split
-        # One after another, each with as many processes as there are cores.
+        # The lots follow one another, each on as many processes as there are cores.
         rounds = sum(math.ceil(some / (1 if gpu else cores)) for some in each.apart)
         seconds += run * rounds / sum(each.apart)
         disk += each.masked * rows * 3 * 8
@@ -257,7 +255,7 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int, machine: _M
         weights = asked.weights * size
         if each.trained and not parameters.get("lora"):
             weights, disk = 6 * asked.weights, disk + each.followed * weights
-        batch = parameters.get("batch_size", TEXTS) * min(length, tokens) * asked.kept
+        batch = parameters.get("batch_size", TEXTS) * piece * asked.kept
         held.append(weights + (1.3 * batch * size if each.trained else 0.0))
     memory = sum(held)
     host, device = (HOST, memory) if gpu else (HOST + memory, 0.0)

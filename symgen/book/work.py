@@ -174,7 +174,7 @@ class Spoken(NamedTuple):
         model: its name.
         trained: texts that it is trained on, times the passes over them.
         masked: prompts of which all masked states run.
-        apart: how many like parts of this can run side by side, of each lot of them.
+        apart: sizes of the lots of its like parts; those of a lot can run side by side.
         followed: checkpoints that its trainings keep.
         measured: texts that losses are measured on, times the checkpoints.
     """

@@ -146,7 +146,7 @@ def _as_before(seed: int) -> Iterator[None]:
     numbas = numba.get_num_threads()
     random.seed(seed)
     np.random.seed(seed)
-    # It would take a thread for every core, whose loops last four times as long on busy ones.
+    # By itself numba takes a thread for every core; on busy ones its loops last four times as long.
     numba.set_num_threads(min(threads, numbas))
     try:
         yield

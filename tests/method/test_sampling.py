@@ -71,8 +71,9 @@ def test_all_ways_find_planted_logic_and_are_judged_on_the_same_states():
     assert (table["calls"] <= 400).all() and table["interactions"].iloc[0] == 2
 
 
-def test_a_seed_decides_what_peers_draw_and_leaves_no_trace(monkeypatch):
+def test_a_seed_decides_what_peers_draw_and_leaves_no_trace(monkeypatch, one_thread):
     approximator = pytest.importorskip("shapiq").approximator
+    numba = pytest.importorskip("numba")
 
     class Drawing:
         """A peer that draws as SPEX does, not from its own generator, and takes threads."""
@@ -81,16 +82,17 @@ def test_a_seed_decides_what_peers_draw_and_leaves_no_trace(monkeypatch):
             torch.set_num_threads(threads + 1)
 
         def approximate(self, calls, outputs):
+            assert numba.get_num_threads() == 1
             return np.random.random(), random.random()
 
     monkeypatch.setattr(approximator, "SPEX", Drawing)
-    threads = torch.get_num_threads()
+    threads, numbas = torch.get_num_threads(), numba.get_num_threads()
     state = random.getstate(), np.random.get_state()[1].tolist()
     first = sampling.peer("SPEX", logic, 10, 400, 0)
     assert first == sampling.peer("SPEX", logic, 10, 400, 0)
     assert first != sampling.peer("SPEX", logic, 10, 400, 1)
     assert state == (random.getstate(), np.random.get_state()[1].tolist())
-    assert torch.get_num_threads() == threads
+    assert (torch.get_num_threads(), numba.get_num_threads()) == (threads, numbas)
 
 
 def test_peers_are_left_out_where_they_cannot_be(monkeypatch):
