@@ -68,6 +68,18 @@ def one_thread(threads_as_before):
 
 
 @pytest.fixture
+def splits(tmp_path, monkeypatch):
+    """An empty cache, and a list with one entry for every batch of outputs that is split since."""
+    from symgen.split.sparsify import _solve
+
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / "splits"))
+    found = []
+    module = sys.modules["symgen.split.sparsify"]
+    monkeypatch.setattr(module, "_solve", lambda *a, **k: found.append(1) or _solve(*a, **k))
+    return found
+
+
+@pytest.fixture
 def functions_that_run():
     """A function that calls another, and returns the definitions of symgen whose code ran."""
     import symgen

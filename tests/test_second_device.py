@@ -318,7 +318,7 @@ def test_a_study_from_training_to_removal(device, network, dataset):
     assert all(p.is_cuda for p in study.runs[0].load().parameters())
     assert len(followed.summary()) == 2
     assert study.nulls().keys() == {"untrained", "other_class"}
-    assert simple_measures(study, followed)["agreement"] >= 0
+    assert simple_measures(study)["agreement"] >= 0
     train = study.follow(followed.steps[-1:], study.names[0])
     assert len(Removal.of(train, followed, followed.steps[-1]).train["nothing"]) == 3
 

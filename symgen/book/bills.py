@@ -292,7 +292,8 @@ def _stored(piece: Piece) -> dict[str, bool]:
         without = trainings.never_run(study)
         code = code_fingerprint(trainings.measure, trainings.Study, without=without)
         key = {**study.key, "code": code}
-        found[fingerprint(key)] = is_stored("trainings", key)
+        asked = [key, *({**key, "also": name} for name in piece.also)]
+        found[fingerprint(key)] = all(is_stored("trainings", each) for each in asked)
     return found
 
 

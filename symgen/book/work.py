@@ -19,8 +19,15 @@ MEASURED = 200
 
 def _followed(checkpoints: int, baselines: int) -> int:
     # What `symgen.method.trainings.measure` extracts: the target at each checkpoint, the baselines,
-    # these untrained and for another class, and all on training samples and for their own classes.
-    return checkpoints + 3 + 5 * baselines
+    # and all of them on training samples.
+    return checkpoints + 2 + 2 * baselines
+
+
+# What it measures besides: for the baselines untrained and for another class, and for all networks
+# and the class that the target predicts.
+ALSO: dict[str, Callable[[int], int]] = {"nulls": lambda b: 2 * b, "simple": lambda b: 1 + b}
+# The chapters that ask for it, of their main study or of all cells.
+ASKED = {"02_order_generalization": ("nulls",), "when": ("simple",)}
 
 
 # How many times interactions of all samples are extracted in each training of a chapter.
@@ -59,6 +66,7 @@ class Piece(NamedTuple):
         networks: of each training.
         extracted: times that the interactions of all samples are extracted in each.
         whole: whether each training is stored as a whole; see `symgen.method.trainings.measure`.
+        also: what is measured besides, likewise.
         longer: how many times as long its steps are as plain ones.
         descended: of each training, steps of the published procedure times samples.
         sampled: likewise, squares of numbers of sampled states times candidates, of all programs.
@@ -70,6 +78,7 @@ class Piece(NamedTuple):
     networks: int
     extracted: int
     whole: bool
+    also: tuple[str, ...] = ()
     longer: float = 1.0
     descended: float = 0.0
     sampled: float = 0.0
@@ -115,7 +124,8 @@ def pieces(chapter: str, parameters: Mapping[str, Any]) -> list[Piece]:
         for split in ("halves", "test"):
             found.append(({**main, "split": split, "baselines": 1, "checkpoints": 1}, compared))
     found += [({**main, **other}, side) for other in parameters.get("others", [])]
-    plain = [_piece(chapter, *each) for each in found]
+    mine = len(found) if "amounts" in parameters else 1
+    plain = [_piece(chapter, *each, i < mine) for i, each in enumerate(found)]
     if "counts" in parameters:
         return [plain[0]._replace(**_sampled(main, parameters))]
     if "levels" in parameters:
@@ -234,10 +244,13 @@ def spoken(
     ]
 
 
-def _piece(chapter: str, study: dict[str, Any], trainings: int) -> Piece:
-    extracted = EXTRACTED[chapter](study.get("checkpoints", 12), study["baselines"])
+def _piece(chapter: str, study: dict[str, Any], trainings: int, main: bool) -> Piece:
+    baselines = study["baselines"]
+    also = ASKED.get(chapter, ()) if main else ()
+    extracted = EXTRACTED[chapter](study.get("checkpoints", 12), baselines)
+    extracted += sum(ALSO[name](baselines) for name in also)
     whole = EXTRACTED[chapter] is _followed
-    return Piece(study, trainings, 1 + study["baselines"], extracted, whole)
+    return Piece(study, trainings, 1 + baselines, extracted, whole, also)
 
 
 def growth(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, float]:

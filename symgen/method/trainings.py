@@ -17,10 +17,10 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
-from symgen.fingerprints import code_fingerprint
+from symgen.fingerprints import code_fingerprint, refusal
 from symgen.masking.causal import causal_outputs
 from symgen.masking.functions import FunctionRunner
-from symgen.method.dynamics import Curves, Dynamics
+from symgen.method.dynamics import Curves
 from symgen.method.removal import MEASURES, Removal, gap_parts
 from symgen.method.study import Study
 from symgen.method.transfer import (
@@ -48,13 +48,15 @@ def never_run(study: Study) -> tuple[Callable[..., Any], ...]:
     return (causal_outputs, FunctionRunner, *many)
 
 
-def measure(study: Study) -> dict[str, Tensor]:
+def measure(study: Study, also: Sequence[str] = ()) -> dict[str, Tensor]:
     """Train the networks of a study, follow the target, and return averages over its samples.
 
     What was measured is stored, so that a sweep over many trainings goes on where it was stopped.
 
     Args:
         study: with one baseline network or more; its seed is that of the training.
+        also: what else is measured, of `ALSO`. Each masks and splits all samples several times
+            more, so a chapter asks for what it shows.
 
     Returns:
         steps, epochs and, one value a checkpoint, train_loss, test_loss (nats), train_accuracy,
@@ -63,15 +65,29 @@ def measure(study: Study) -> dict[str, Tensor]:
         spectra (checkpoint, 2, n + 1). Of the last checkpoint lift_low and lift_above_low (H above
         chance of orders 1 and 2, and of the others), similarity_power (H by the continuous
         metric), ``train.MEASURE.REMOVAL`` and ``test.MEASURE.REMOVAL`` (mean losses; see
-        `Removal`), ``gap.PART`` by order (see `gap_parts`) and what `simple_measures` gives.
+        `Removal`) and ``gap.PART`` by order (see `gap_parts`). With "nulls" what `null_curves`
+        gives, with "simple" what `simple_measures` does.
+
+    Raises:
+        ValueError: if something else is asked for.
     """
+    _refuse_unknown(also)
     key = {**study.key, "code": code_fingerprint(measure, Study, without=never_run(study))}
-    return cached("trainings", key, functools.partial(_measured, study), keep=True)
+    found = cached("trainings", key, functools.partial(_measured, study), keep=True)
+    for name in also:
+        further = functools.partial(ALSO[name], study)
+        found = found | cached("trainings", {**key, "also": name}, further, keep=True)
+    return found
+
+
+@refusal
+def _refuse_unknown(also: Sequence[str]) -> None:
+    if isinstance(also, str) or not {*also} <= {*ALSO}:
+        raise ValueError(f"also is {also!r}; expected a list of any of {', '.join(ALSO)}")
 
 
 def _measured(study: Study) -> dict[str, Tensor]:
-    run = study.runs[0]
-    test = dataclasses.replace(study.follow(), nulls=study.nulls())
+    run, test = study.runs[0], study.follow()
     # As many training samples as there are, where the study asks for more.
     fewer = study.changed(samples=min(study.samples, len(study.data.part(study.names[0]))))
     train = fewer.follow(test.steps[-1:], study.names[0])
@@ -79,11 +95,7 @@ def _measured(study: Study) -> dict[str, Tensor]:
     records = run.records.set_index("step").loc[test.steps]
     for name in ("epoch", "train_loss", "test_loss", "train_accuracy", "test_accuracy"):
         found[name] = torch.tensor(records[name].to_numpy(dtype=float))
-    for name, values in test.curves.items():
-        known = (~values.isnan()).sum(0)
-        found[name] = values.nanmean(0)
-        spread = (values - found[name]).square().nansum(0) / (known - 1).clamp(min=1)
-        found[f"error.{name}"] = (spread / known).sqrt().where(known > 1, torch.nan)
+    found |= _averaged(test.curves)
     spectra = [torch.stack(test.spectra(step)).mean(1) for step in test.steps]
     found["spectrum"], found["spectrum_generalizable"] = torch.stack(spectra, 1).unbind(0)
     inter, last = test.interactions[-1], test.steps[-1]
@@ -95,16 +107,39 @@ def _measured(study: Study) -> dict[str, Tensor]:
         removal = Removal.of(train, test, last, study.seed, unit)
         for group, losses in (("train", removal.train), ("test", removal.test)):
             found |= {f"{group}.{unit}.{k}": x.mean() for k, x in losses.items()}
-    found |= {f"gap.{k}": x for k, x in gap_parts(train, test, last).items()}
-    return found | simple_measures(study, test)
+    return found | {f"gap.{k}": x for k, x in gap_parts(train, test, last).items()}
 
 
-def simple_measures(study: Study, test: Dynamics) -> dict[str, Tensor]:
+def _averaged(curves: Mapping[str, Float[Tensor, "sample checkpoint"]]) -> dict[str, Tensor]:
+    """Return means over the samples that have a value, and their standard errors."""
+    found = {}
+    for name, values in curves.items():
+        known = (~values.isnan()).sum(0)
+        found[name] = values.nanmean(0)
+        spread = (values - found[name]).square().nansum(0) / (known - 1).clamp(min=1)
+        found[f"error.{name}"] = (spread / known).sqrt().where(known > 1, torch.nan)
+    return found
+
+
+def null_curves(study: Study) -> dict[str, Tensor]:
+    """Return H with baselines that know nothing of the task, or not of the sample's class.
+
+    Args:
+        study: whose target is followed.
+
+    Returns:
+        untrained and other_class (see `Study.nulls`), one value a checkpoint: the mean over test
+        samples, and its standard error as ``error.NAME``.
+    """
+    test = dataclasses.replace(study.follow(), nulls=study.nulls())
+    return _averaged({name: test.curves[name] for name in test.nulls})
+
+
+def simple_measures(study: Study) -> dict[str, Tensor]:
     """Return what else may tell how well the trained target generalizes, without test labels.
 
     Args:
-        study: that was followed.
-        test: the target on its test samples.
+        study: whose target is looked at on its test samples, at the end of the training.
 
     Returns:
         label_free_power and label_free_lift (H, and H above chance, where v is the output of the
@@ -129,6 +164,10 @@ def simple_measures(study: Study, test: Dynamics) -> dict[str, Tensor]:
         "weight_norm": weights.norm(),
         "agreement": torch.stack(same).mean(),
     }
+
+
+#: What `measure` gives where it is asked for.
+ALSO = {"nulls": null_curves, "simple": simple_measures}
 
 
 @torch.inference_mode()
@@ -168,23 +207,27 @@ class Trainings(Curves):
     unit = "trainings"
 
     @classmethod
-    def of(cls, study: Study, seeds: int, run: Mapper = map) -> "Trainings":
+    def of(
+        cls, study: Study, seeds: int, run: Mapper = map, also: Sequence[str] = ()
+    ) -> "Trainings":
         """Measure a study with several seeds.
 
         Args:
             study, seeds: see `seeded`.
             run: how `measure` is called, such as `Chapter.map`.
+            also: see `measure`.
         """
-        return cls.of_each({"": study}, seeds, run)[""]
+        return cls.of_each({"": study}, seeds, run, also=also)[""]
 
     @classmethod
     def of_each(
-        cls, studies: Mapping[Any, Study], seeds: int, run: Mapper = map, apart: bool = False
-    ) -> "dict[Any, Trainings]":
+        cls, studies: Mapping[Any, Study], seeds: int, run: Mapper = map, apart: bool = False,
+        also: Sequence[str] = (),
+    ) -> "dict[Any, Trainings]":  # fmt: skip
         """Measure several studies, all their trainings side by side; see `of`.
 
         Args:
-            studies, seeds, run: see `of`; seeds is the number for each study.
+            studies, seeds, run, also: see `of`; seeds is the number for each study.
             apart: whether the seeds of a study follow those of the one before, so that means over
                 studies are means over independent trainings; else all have the same seeds.
         """
@@ -192,7 +235,7 @@ class Trainings(Curves):
             each = enumerate(studies.items())
             studies = {k: x.changed(seed=x.seed + 10 * seeds * i) for i, (k, x) in each}
         every = [one for x in studies.values() for one in seeded(x, seeds)]
-        found = list(run(measure, every))
+        found = list(run(functools.partial(measure, also=also), every))
         parts = (found[i : i + seeds] for i in range(0, len(found), seeds))
         return {k: cls(x, part) for (k, x), part in zip(studies.items(), parts, strict=True)}
 

@@ -33,7 +33,8 @@ def test_every_study_of_a_chapter_is_counted_with_its_own_trainings():
     ]  # fmt: skip
     assert [p.study["train_size"] for p in found] == [300, 500, 500]
     (checkpoints,) = {p.study["checkpoints"] for p in found}
-    assert {p.extracted for p in found} == {checkpoints + 3 + 10}
+    # Networks that know nothing are asked for in the main study alone.
+    assert [p.extracted for p in found] == [checkpoints + 2 + 8, *2 * [checkpoints + 2 + 4]]
 
 
 def test_every_comparison_has_trainings_of_its_own_number():
@@ -84,17 +85,13 @@ def test_every_chapter_that_trains_is_counted_at_every_preset(preset):
             assert piece.trainings >= 1 and piece.size >= 1 and piece.study["epochs"] >= 1
 
 
-def test_a_training_has_as_many_extractions_as_are_counted(monkeypatch):
+@pytest.mark.parametrize("chapter", ["where_phases_end", *work.ASKED])
+def test_a_training_has_as_many_extractions_as_are_counted(chapter, splits):
     study = trainings.Study.of(SMALL)
-    (piece, *_) = work.pieces("where_phases_end", {**SMALL, "seeds": 1})
+    (piece, *_) = work.pieces(chapter, {**SMALL, "seeds": 1})
     assert list(bills._stored(piece).values()) == [False]
-    counted = []
-    extract = trainings.Study.extract
-    monkeypatch.setattr(
-        trainings.Study, "extract", lambda *a, **k: counted.append(1) or extract(*a, **k)
-    )
-    trainings.measure(study)
-    assert len(counted) == piece.extracted
+    trainings.measure(study, piece.also)
+    assert len(splits) == piece.extracted
     # Stored now, so it costs nothing; one more seed does.
     assert list(bills._stored(piece._replace(trainings=2)).values()) == [True, False]
     stored = cache_folder() / "trainings"

@@ -11,7 +11,7 @@ import symgen
 from symgen import fingerprints, storage
 from symgen.method import claims
 from symgen.method.study import Study
-from symgen.method.trainings import measure, never_run, seed_spread
+from symgen.method.trainings import ALSO, measure, never_run, seed_spread
 from symgen.method.when import (
     case_table,
     correlation_lead,
@@ -35,7 +35,7 @@ def study():
 
 @pytest.fixture(scope="module")
 def trainings(study):
-    return symgen.Trainings.of(study, seeds=3)
+    return symgen.Trainings.of(study, seeds=3, also=[*ALSO])
 
 
 def test_a_training_is_the_mean_over_its_samples(study, trainings):
@@ -76,10 +76,31 @@ def test_removal_and_parts_of_the_gap_belong_together(trainings):
 
 def test_what_was_measured_is_stored_and_found_again(study, trainings, monkeypatch):
     monkeypatch.setattr("symgen.method.trainings._measured", lambda _: pytest.fail("again"))
-    again = measure(study.changed())
+    fails = dict.fromkeys(ALSO, lambda _: pytest.fail("again"))
+    monkeypatch.setattr("symgen.method.trainings.ALSO", fails)
+    again = measure(study.changed(), [*ALSO])
     assert again.keys() == trainings.found[0].keys()
     with pytest.raises(pytest.fail.Exception):
         measure(study.changed(seed=1))
+
+
+def test_what_a_chapter_does_not_show_is_not_measured(study, splits):
+    other = study.changed(seed=500)
+    plain = measure(other)
+    plainly = len(splits)
+    assert not {"untrained", "other_class", "agreement"} & plain.keys()
+    nulls = measure(other, ["nulls"])
+    assert len(splits) - plainly == 2 * other.baselines  # the rest is stored
+    added = {"untrained", "other_class", "error.untrained", "error.other_class"}
+    assert nulls.keys() - plain.keys() == added
+    assert all(torch.equal(nulls[k].nan_to_num(), x.nan_to_num()) for k, x in plain.items())
+    before = len(splits)
+    simple = measure(other, ["simple"])
+    assert len(splits) - before == 1 + other.baselines
+    assert "agreement" in simple and "untrained" not in simple
+    for wrong in ("nulls", ["null"]):
+        with pytest.raises(ValueError, match="expected a list of any of nulls, simple"):
+            measure(other, wrong)
 
 
 def test_results_that_come_with_the_book_are_found_without_a_cache(study, tmp_path, monkeypatch):
@@ -118,7 +139,7 @@ def test_all_code_that_a_training_depends_on_is_reached(
     if text:
         settings = {"train_size": 60, "epochs": 1, "checkpoints": 2, "samples": 3, "n": 4}
         study = Study.of(settings, dataset="planted-sentiment", network="bert-micro")
-    ran = functions_that_run(lambda: measure(study))
+    ran = functions_that_run(lambda: measure(study, [*ALSO]))
     # What stores results, refuses trainings of months and identifies code changes no number; the
     # key has the network's own code.
     modules = (storage, cost, fingerprints, architectures)
