@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -117,7 +118,23 @@ def code_fingerprint(*used: Callable | str, without: Sequence[Callable] = ()) ->
     Raises:
         ValueError: for a name that symgen does not have.
     """
-    return fingerprint(sorted(reached(*used, without=without)))
+    # Every extraction asks for the same few; what was told holds until a file is changed.
+    key = PACKAGE, used, tuple(without)
+    versions, told = _TOLD.get(key, ((), ""))
+    if versions != (today := _versions()):
+        told = fingerprint(sorted(reached(*used, without=without)))
+        _TOLD[key] = today, told
+    return told
+
+
+_TOLD: dict[tuple, tuple[tuple, str]] = {}
+
+
+def _versions() -> tuple[tuple[str, int, int], ...]:
+    """Return place, time and size of every file of code."""
+    files = (e for folder, _, _ in os.walk(PACKAGE) for e in os.scandir(folder))
+    python = [(e.path, e.stat()) for e in files if e.name.endswith(".py")]
+    return tuple((path, about.st_mtime_ns, about.st_size) for path, about in python)
 
 
 def reached(*used: Callable | str, without: Sequence[Callable] = ()) -> set[tuple[str, str]]:

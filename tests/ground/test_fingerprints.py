@@ -173,7 +173,9 @@ def write(folder, files):
         path = folder / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text))
-    fingerprints._read.cache_clear()  # two writes can fall into one tick of the disk's clock
+    # Two writes can fall into one tick of the disk's clock.
+    fingerprints._read.cache_clear()
+    fingerprints._TOLD.clear()
 
 
 @pytest.fixture
@@ -191,6 +193,20 @@ def package(tmp_path, monkeypatch):
         return code_fingerprint(source)
 
     return made
+
+
+def test_a_change_is_noticed_while_code_runs_and_nothing_is_read_twice(package, monkeypatch):
+    source = "import symgen\nsymgen.direct(1)"
+    before = package(source)
+    followed = []
+    reach = fingerprints.reached
+    monkeypatch.setattr(
+        fingerprints, "reached", lambda *a, **k: followed.append(1) or reach(*a, **k)
+    )
+    assert code_fingerprint(source) == before and not followed
+    (high,) = fingerprints.PACKAGE.glob("room/high.py")
+    high.write_text(high.read_text() + "\n\ndef direct(x):\n    return x ** 77\n")
+    assert code_fingerprint(source) != before and len(followed) == 1
 
 
 THROUGH_A_FUNCTION = "from symgen.room.high import through_a_function as g\ng(1)"
