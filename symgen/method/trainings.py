@@ -86,6 +86,15 @@ def _refuse_unknown(also: Sequence[str]) -> None:
         raise ValueError(f"also is {also!r}; expected a list of any of {', '.join(ALSO)}")
 
 
+@refusal
+def _refuse_unmeasured(name: str, found: Mapping[str, Tensor]) -> None:
+    if name not in found:
+        raise ValueError(
+            f"{name} was not measured, but {', '.join(found)}; ask for more by also, a list of any "
+            f"of {', '.join(ALSO)}"
+        )
+
+
 def _measured(study: Study) -> dict[str, Tensor]:
     run, test = study.runs[0], study.follow()
     # As many training samples as there are, where the study asks for more.
@@ -266,9 +275,14 @@ class Trainings(Curves):
         return pd.DataFrame({"step": self.steps, "epoch": epochs})
 
     def end(self, name: str) -> Float[Tensor, "training"]:
-        """Return what `measure` gives once a training, or what a curve ends at."""
+        """Return what `measure` gives once a training, or what a curve ends at.
+
+        Raises:
+            ValueError: if it was not measured.
+        """
         if name in self.curves:
             return self.curves[name][:, -1]
+        _refuse_unmeasured(name, self.found[0])
         return torch.stack([x[name].double() for x in self.found])
 
     def removal(self, measure: str = "nats") -> Removal:

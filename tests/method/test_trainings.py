@@ -98,6 +98,8 @@ def test_what_a_chapter_does_not_show_is_not_measured(study, splits):
     simple = measure(other, ["simple"])
     assert len(splits) - before == 1 + other.baselines
     assert "agreement" in simple and "untrained" not in simple
+    with pytest.raises(ValueError, match="untrained was not measured, but .* any of nulls, simple"):
+        symgen.Trainings(other, [plain]).end("untrained")
     for wrong in ("nulls", ["null"]):
         with pytest.raises(ValueError, match="expected a list of any of nulls, simple"):
             measure(other, wrong)
