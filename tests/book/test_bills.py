@@ -38,7 +38,12 @@ def test_every_study_of_a_chapter_is_counted_with_its_own_trainings():
 
 
 def test_every_comparison_has_trainings_of_its_own_number():
-    given = {"seeds": 5, "side_seeds": 2, "comparison_seeds": 4, "others": [{"n": 5}]}
+    given = {
+        "seeds": 5,
+        "side_seeds": 2,
+        "comparison_seeds": 4,
+        "others": [{"network": "resnet20"}],
+    }
     found = work.pieces("04_loss_gap_removal", all_of("04_loss_gap_removal", **given))
     assert [p.trainings for p in found] == [5, 4, 4, 4, 2]
 
