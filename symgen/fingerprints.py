@@ -118,23 +118,21 @@ def code_fingerprint(*used: Callable | str, without: Sequence[Callable] = ()) ->
     Raises:
         ValueError: for a name that symgen does not have.
     """
-    # Every extraction asks for the same few; what was told holds until a file is changed.
-    key = PACKAGE, used, tuple(without)
-    versions, told = _TOLD.get(key, ((), ""))
-    if versions != (today := _versions()):
-        told = fingerprint(sorted(reached(*used, without=without)))
-        _TOLD[key] = today, told
-    return told
+    return _told(used, tuple(without), _versions())
 
 
-_TOLD: dict[tuple, tuple[tuple, str]] = {}
+# Every extraction asks for the same few.
+@functools.lru_cache(maxsize=128)
+def _told(used: tuple, without: tuple, versions: tuple[tuple[str, int, int], ...]) -> str:
+    """Return the fingerprint of code, once as long as no file of the package is changed."""
+    return fingerprint(sorted(reached(*used, without=without)))
 
 
 def _versions() -> tuple[tuple[str, int, int], ...]:
     """Return place, time and size of every file of code."""
-    files = (e for folder, _, _ in os.walk(PACKAGE) for e in os.scandir(folder))
-    python = [(e.path, e.stat()) for e in files if e.name.endswith(".py")]
-    return tuple((path, about.st_mtime_ns, about.st_size) for path, about in python)
+    files = (os.path.join(f, name) for f, _, names in os.walk(PACKAGE) for name in names)
+    known = [(file, os.stat(file)) for file in files if file.endswith(".py")]
+    return tuple((file, about.st_mtime_ns, about.st_size) for file, about in known)
 
 
 def reached(*used: Callable | str, without: Sequence[Callable] = ()) -> set[tuple[str, str]]:

@@ -1,11 +1,13 @@
 """What a run will take: what is counted, what is scaled, what is free, and who is asked."""
 
+import re
+
 import nbformat
 import pytest
 from conftest import ROOT, small_chapter
 from test_cli import loaded_by, symgen
 
-from symgen.book import bills, presets, runs, work
+from symgen.book import bills, notebooks, presets, runs, work
 from symgen.book.bills import Bill
 from symgen.method import trainings
 from symgen.models import language, speed
@@ -88,6 +90,15 @@ def test_every_chapter_that_trains_is_counted_at_every_preset(preset):
         )
         for piece in work.pieces(chapter, parameters):
             assert piece.trainings >= 1 and piece.size >= 1 and piece.study["epochs"] >= 1
+
+
+@pytest.mark.parametrize("chapter", presets.chapter_names(ROOT))
+def test_what_a_chapter_asks_for_besides_is_counted(chapter):
+    cells = notebooks.own_code(presets.read_chapter(ROOT, chapter))
+    asked = re.findall(r"also=\[(.*?)\]", "\n".join(cell.source for cell in cells))
+    assert [tuple(re.findall(r"\w+", one)) for one in asked] == [
+        work.ASKED[name] for name in [chapter] if name in work.ASKED
+    ]
 
 
 @pytest.mark.parametrize("chapter", ["where_phases_end", *work.ASKED])

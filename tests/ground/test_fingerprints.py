@@ -175,7 +175,7 @@ def write(folder, files):
         path.write_text(textwrap.dedent(text))
     # Two writes can fall into one tick of the disk's clock.
     fingerprints._read.cache_clear()
-    fingerprints._TOLD.clear()
+    fingerprints._told.cache_clear()
 
 
 @pytest.fixture
