@@ -63,6 +63,8 @@ def seconds(function: Callable, repeats: int = 1) -> tuple[float, float, object]
     for _ in range(repeats):
         wall, processor = time.perf_counter(), time.process_time()
         result = function()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # what was asked of a GPU is done, too
         found.append((time.perf_counter() - wall, time.process_time() - processor))
     return *min(found), result
 
