@@ -47,6 +47,15 @@ def refusal(definition: Anything) -> Anything:
     return definition
 
 
+def gpu_only(definition: Anything) -> Anything:
+    """Mark a function that does nothing where there is no GPU.
+
+    It is `not_a_result`, and neither is a statement that does nothing but call it: what was
+    computed on CPUs stays valid. Results of GPUs do not tell its versions apart.
+    """
+    return definition
+
+
 @not_a_result
 def fingerprint(value: Any) -> str:
     """Return 16 hexadecimal digits that identify a nested value.
@@ -234,7 +243,7 @@ class _Code:
         return self._part(self.tree.body) or _Part("", ())
 
     def _part(self, nodes: list[ast.stmt]) -> _Part | None:
-        if any(_marked(node, not_a_result, refusal) for node in nodes):
+        if any(_marked(node, not_a_result, refusal, gpu_only) for node in nodes):
             return None
         inner = [each for node in nodes for each in ast.walk(node)]
         local = {k: v for x in inner if _is_import(x) for k, v in _bound(x).items()}
@@ -254,17 +263,17 @@ class _Code:
                 return _find(base[0], node.attr) if base[1] == "*" else None
             return None
 
-        def refuses(node: Any) -> bool:
+        def inert(node: Any) -> bool:
             call = node.value if isinstance(node, ast.Expr) else None
             found = resolve(call.func) if isinstance(call, ast.Call) else None
             if found is None or found[1] == "*":
                 return False
             called = _code(found[0]).definitions.get(found[1], [])
-            return any(_marked(each, refusal) for each in called)
+            return any(_marked(each, refusal, gpu_only) for each in called)
 
         def write(node: Any) -> str:
             if isinstance(node, list):
-                node = [each for each in node if not refuses(each)]
+                node = [each for each in node if not inert(each)]
             if isinstance(node, (ast.Name, ast.Attribute)) and (found := resolve(node)):
                 reaches[found] = None
                 return f"Name({found[1] if found[1] != '*' else 'module'})"

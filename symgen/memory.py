@@ -1,4 +1,7 @@
-"""How many masked states run at once: what memory is free, what one state takes, and halving."""
+"""How many masked states run at once: what memory is free, what one state takes, and halving.
+
+And how a GPU is to compute them.
+"""
 
 import contextlib
 import math
@@ -9,6 +12,7 @@ import psutil
 import torch
 from torch import nn
 
+from symgen.fingerprints import gpu_only
 from symgen.literal import nearest
 
 # Larger batches are slower on CPU: their activations leave the caches.
@@ -54,6 +58,20 @@ def free_memory(device: torch.device) -> int:
         reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + reusable
     return psutil.virtual_memory().available
+
+
+@gpu_only
+def reproducible_gpu() -> None:
+    """Have a GPU give the same numbers every time, of full float32, from here on.
+
+    By default convolutions there round to 10 bits (TF32), so that an output would depend on its
+    batch by a thousandth, and sum some gradients in any order, so that a training that is taken up
+    would end otherwise.
+    """
+    if torch.cuda.is_available():
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
 
 
 def batch_budget(device: torch.device) -> int:

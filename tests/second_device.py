@@ -1,5 +1,7 @@
 """A second device on a machine without one: a mistake of devices is a red test, no crash elsewhere.
 
+Where there is a GPU, the tests run on that.
+
 `Away` is a tensor that says `cuda`, holds its numbers in host memory, and refuses to be mixed with
 tensors of the CPU as a GPU does. A dispatch mode sends there what is made on, or moved to, `cuda`,
 and the queries about devices are patched. It shows where a tensor lies, not how a GPU computes:
@@ -19,6 +21,7 @@ from symgen import transforms
 from symgen.split.symmetric import symmetric_basis
 
 CUDA = torch.device("cuda", 0)
+REAL = torch.cuda.is_available()
 aten = torch.ops.aten
 # They take a tensor from another device: copies do, and tensors are indexed by indices of the CPU.
 CROSS = {aten._to_copy.default, aten.copy_.default, aten._copy_from.default}
@@ -181,9 +184,11 @@ ANSWERS = {
 
 @contextlib.contextmanager
 def second_device():
-    """Have tensors on `cuda` that are held in host memory, and a GPU for all who ask."""
-    if torch.cuda.is_available():  # what asks it afterwards finds the real one ready
-        torch.cuda.init()
+    """Have tensors on `cuda`: of the GPU where there is one, else held in host memory."""
+    if REAL:
+        AcceleratorState._reset_state(reset_partial_state=True)
+        yield CUDA
+        return
     torch._C._ensureCUDADeviceGuardSet()
     with contextlib.ExitStack() as stack:
         for name, answer in ANSWERS.items():

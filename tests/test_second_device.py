@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from outputs import planted
-from second_device import Away, second_device
+from second_device import REAL, Away, second_device
 from torch import nn
 
 import symgen
@@ -27,6 +27,7 @@ from symgen.method.study import Study
 from symgen.method.surrogates import share_explained, surrogates
 from symgen.method.trainings import simple_measures
 from symgen.method.witnesses import Witnesses
+from symgen.models import registry
 from symgen.models.language import LanguageModel, tiny_llama, train_causal_lm
 from symgen.models.loop import Loop
 from symgen.models.training import train
@@ -45,8 +46,10 @@ def gpu(values):
 
 
 # The device itself: what a GPU refuses is refused, and what it allows works.
+stand_in = pytest.mark.skipif(REAL, reason="of the stand-in alone; the rest runs on the GPU itself")
 
 
+@stand_in
 @pytest.mark.parametrize(
     "mixed",
     [
@@ -71,6 +74,7 @@ def test_devices_do_not_mix(device, mixed, inference):
         mixed(torch.ones(3), torch.ones(3, device="cuda"))
 
 
+@stand_in
 @pytest.mark.parametrize("inference", [False, True])
 def test_what_a_gpu_allows_works(device, inference):
     with torch.inference_mode(inference):
@@ -121,6 +125,7 @@ def test_networks_move_and_are_copied(device):
     assert not any(x.is_cuda for x in network.to("cpu").state_dict().values())
 
 
+@stand_in
 def test_it_is_gone_afterwards():
     asked = torch.cuda.is_available(), torch.cuda.device_count()
     with second_device():
@@ -156,6 +161,20 @@ def test_images_masked_at_a_layer(name, layer):
         return symgen.masked_outputs(model, x, [0, 1, 2], variables, value, progress=False)
 
     same_on_the_device(model, run)
+
+
+def test_a_gpu_is_told_to_compute_in_full_and_alike():
+    flags = {"allow_tf32": False, "deterministic": True, "benchmark": False}
+    before = {name: getattr(torch.backends.cudnn, name) for name in flags}
+    try:
+        for name, value in flags.items():
+            setattr(torch.backends.cudnn, name, not value)
+        with second_device():
+            registry.device()
+            assert {name: getattr(torch.backends.cudnn, name) for name in flags} == flags
+    finally:
+        for name, value in before.items():
+            setattr(torch.backends.cudnn, name, value)
 
 
 def test_texts_masked_at_the_embedding():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from symgen.masking.hooks import Arguments, Cut, call, largest_output, logits_of
-from symgen.memory import Batch, device_of, fitting
+from symgen.memory import Batch, device_of, fitting, reproducible_gpu
 
 # Difference of v[N] from the plain forward that counts as another result, relative to 1 + |z|.
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3, torch.float16: 0.02, torch.bfloat16: 0.1}
@@ -195,6 +195,7 @@ def last(logits: Tensor) -> Tensor:
 
 def run_all(runner: Runner, batch_size: int | None, progress: bool) -> Tensor:
     """Return v of all samples on all states, with the checks that `masked_outputs` promises."""
+    reproducible_gpu()
     samples, states = len(runner.target), 2**runner.n
     check_outcomes(runner.plain(0), runner.target)
     batch = Batch(runner.batch_size if batch_size is None else batch_size)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from symgen.data.parts import Part
+from symgen.memory import reproducible_gpu
 from symgen.models.batches import batches, generator, layout_of, seed_of, to_device
 from symgen.models.checkpoints import Store, full_disk
 from symgen.models.config import TrainingConfig
@@ -316,5 +317,6 @@ def make_accelerator() -> Any:
     """Return the object that knows the device and the processes taking part."""
     from accelerate import Accelerator
 
+    reproducible_gpu()
     # Half precision is done by torch alone: accelerate would leave it on when measuring.
     return Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="no")

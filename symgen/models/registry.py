@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from symgen.data.hub import from_pretrained, resolve
 from symgen.fingerprints import fingerprint, not_a_result
 from symgen.literal import nearest
+from symgen.memory import reproducible_gpu
 from symgen.models.architectures import ResNetCIFAR, SmallCNN, TextClassifier, bert, resnet, vgg
 from symgen.models.builders import builder, built, is_builder, kind_of
 
@@ -57,6 +58,7 @@ HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 def device() -> torch.device:
     """Return the device that networks run on: the GPU where there is one, else the CPU."""
+    reproducible_gpu()
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -4,6 +4,7 @@ import re
 
 import nbformat
 import pytest
+import torch
 from conftest import ROOT, small_chapter
 from test_cli import loaded_by, symgen
 
@@ -243,6 +244,7 @@ def test_language_models_are_counted_by_their_texts_and_prompts():
 
 def test_a_chapter_on_language_models_has_a_bill(monkeypatch):
     token = speed.Speech(speed.Rate(1.0, 0.0), speed.Rate(0.01, 0.0))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(speed, "measure_speech", lambda: token)
     monkeypatch.setattr(speed, "token_seconds", lambda *shape: lengths.append(shape[-1]) or 1.0)
     lengths = []
@@ -260,13 +262,17 @@ def test_a_chapter_on_language_models_has_a_bill(monkeypatch):
     found = bill()
     looks = 4 * 100 * 20 / 3  # at two kinds of texts, before the training and after it
     assert found.seconds == pytest.approx(2 * (100 * 20 + looks + tree / 100))
-    assert found.basis == "timed here" and found.host > bills.HOST
+    assert found.basis == "timed here" and found.host > bills.HOST and not found.device
     assert set(lengths) == {20}
     # A model that is loaded is not trained, and its configuration is known, or read.
     loaded = bill(model="qwen2.5-7b")
     assert loaded.seconds == pytest.approx(100 * 2 * 20 + looks + 2 * tree / 100)
     halved = bill(model="qwen2.5-7b", dtype="bfloat16")
     assert loaded.host > 7.6e9 * 4
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        there = bill(model="qwen2.5-7b")
+    assert there.host == bills.HOST and there.device == loaded.host - bills.HOST
     assert halved.host == pytest.approx(loaded.host - 7.6e9 * 2, rel=0.01)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     unknown = bill(model="no/such-model")
@@ -277,7 +283,11 @@ def test_a_chapter_on_language_models_has_a_bill(monkeypatch):
     (1, 2, 2, 2), (4, 2, 1, 8), (4, 2, 2, 5), (4, 1, 4, 2), (4, 2, 8, 3),
 ])  # fmt: skip
 def test_tunings_run_side_by_side_in_lots(seeds, domains, cores, rounds, monkeypatch):
-    """The first tuning alone, the others of its domain together, and those of each further one."""
+    """The first tuning alone, the others of its domain together, and those of each further one.
+
+    On a GPU all run one after another.
+    """
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     rate = speed.Rate(0.0, 0.0)
     monkeypatch.setattr(speed, "measure_speech", lambda: speed.Speech(rate, rate))
     monkeypatch.setattr(speed, "token_seconds", lambda *shape: 1.0)

@@ -85,7 +85,7 @@ FILES = {
     "room/high": """\
         from math import ceil as rounded
 
-        from symgen.fingerprints import not_a_result, refusal
+        from symgen.fingerprints import gpu_only, not_a_result, refusal
         from symgen.room import low
         from symgen.room import shelf
         from symgen.room.low import FACTOR, Scale, f
@@ -294,10 +294,12 @@ def test_what_is_marked_does_not_count_nor_what_it_calls(package):
 REFUSING = "from symgen.room.high import through_what_refuses as g\ng(1)"
 
 
+@pytest.mark.parametrize("mark", ["refusal", "gpu_only"])
 @pytest.mark.parametrize("call", ["refuse(y)", "high.refuse(y)"])
-def test_a_statement_that_only_refuses_does_not_count(package, call):
+def test_a_statement_that_only_refuses_or_is_for_a_gpu_does_not_count(package, call, mark):
     def made(more, *changes):
         lazy = "    from symgen.room import high\n    y = x"
+        changes = [("@refusal", f"@{mark}"), *[(a.replace("refusal", mark), b) for a, b in changes]]
         return package(REFUSING, ("    y = x", lazy), ("y = x", f"y = x{more}"), *changes)
 
     plain = made("")

@@ -155,13 +155,15 @@ def one():
 def test_each_process_has_what_one_would_have_found(two, one, case):
     torch.manual_seed(1)
     alone = one[case]()
+    # On a GPU numbers are rounded otherwise in a batch of another size.
+    atol = 1e-5 if torch.cuda.is_available() else 1e-9
     for found in (two[0][case], two[1][case]):
         assert type(found).__name__ == type(alone).__name__
         assert found.about == alone.about and bool(found.about) == (case == "patches")
         assert np.array_equal(found.names, alone.names)
         for name, value in vars(alone).items():
             if isinstance(value, torch.Tensor):
-                torch.testing.assert_close(getattr(found, name), value, rtol=0, atol=1e-9)
+                torch.testing.assert_close(getattr(found, name), value, rtol=0, atol=atol)
 
 
 def test_only_the_first_shows_bars(two):

@@ -14,6 +14,7 @@ from symgen.masking.mask_values import mean_feature, token_embedding
 from symgen.masking.outputs import masked_outputs, state_runner
 from symgen.masking.spans import draw_words
 from symgen.method.penalty import FLOOR, Penalty, drawn_states, lost_share, slopes
+from symgen.models.batches import to_device
 from symgen.models.loop import Loop
 from symgen.models.training import train
 from symgen.split.sparsify import sparsify
@@ -159,7 +160,7 @@ def held(inter, g, v, new):
 
 def test_the_gradient_is_that_of_finite_differences(images):
     model, inputs, variables, baseline = images
-    model, x = copy.deepcopy(model).double(), inputs.x.double()
+    model, x = copy.deepcopy(model).cpu().double(), inputs.x.double()
     penalty = Penalty(Inputs(x, inputs.y), variables, baseline, samples=POOL, states=ALL)
     found = gradient(model, penalty(1, model))
     # The mask value is held as well.
@@ -374,11 +375,13 @@ def test_it_goes_into_a_loop_of_accelerate(images):
     from accelerate import Accelerator
 
     model, inputs, variables, baseline = images
-    accelerator, penalty = Accelerator(cpu=True), Penalty(inputs, variables, baseline)
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    penalty = Penalty(inputs, variables, baseline)
+    x, y = (to_device(each, accelerator.device) for each in inputs)
     model, given = copy.deepcopy(model), [p.detach().clone() for p in model.parameters()]
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     for step in (1, 2):
-        loss = torch.nn.functional.cross_entropy(model(inputs.x), inputs.y)
+        loss = torch.nn.functional.cross_entropy(model(x), y)
         loss = loss + penalty(step, accelerator.unwrap_model(model))
         accelerator.backward(loss)
         optimizer.step()

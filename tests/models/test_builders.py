@@ -7,6 +7,7 @@ import torch
 
 import symgen
 from symgen.models import registry
+from symgen.models.batches import to_device
 from symgen.models.training import builder_identity
 
 MINE = """\
@@ -87,7 +88,7 @@ def test_a_text_network_of_ones_own(mine):
     data = symgen.load_dataset("planted-sentiment", train_size=60, test_size=40)
     run = symgen.train(f"{mine}:text", data, epochs=1, checkpoints=1, progress=False)
     x, _ = data.part("test").batch([0, 1])
-    assert run.load()(x).shape == (2, 2)
+    assert run.load()(to_device(x, registry.device())).shape == (2, 2)
     with pytest.raises(ValueError, match="takes texts, but data set .digits. holds images"):
         symgen.train(f"{mine}:text", symgen.load_dataset("digits", train_size=20))
 

@@ -79,7 +79,8 @@ def test_weights_come_from_either_kind_of_file_and_nothing_is_executed(tmp_path)
     before = torch.random.get_rng_state()
     run = Checkpoints([*files, lambda: network.train()], net)
     for step in run.steps:
-        assert torch.equal(run.load(step)(x), network.eval()(x)) and not run.load(step).training
+        found, here = run.load(step).cpu(), network.eval()
+        assert torch.equal(found(x), here(x)) and not found.training
     assert run.key(0) == run.key(1) == run.key(2) == run.key() and run.steps == [0, 1, 2, 3]
     assert torch.equal(before, torch.random.get_rng_state())
     assert run.records.columns[0] == "step" and run.records["test_loss"].isna().all()
@@ -207,7 +208,7 @@ def test_weights_of_distributed_training_and_networks_for_functions(tmp_path):
     files = [tmp_path / f"{name}.pt" for name in names]
     run = symgen.Checkpoints(files, lambda: torch.nn.Linear(3, 2))
     for step in run.steps:
-        assert torch.equal(run.load(step).weight, network.weight)
+        assert torch.equal(run.load(step).weight.cpu(), network.weight)
     with pytest.raises(ValueError, match=r"build is a Linear; expected a function"):
         symgen.Checkpoints(files, network)
     with pytest.raises(ValueError, match=r"ddp.pt is given for several steps; expected a file"):
