@@ -127,7 +127,7 @@ def prefix_tree(quick: bool) -> list[Row]:
                 f"{whole['matrix products']:.0%} of full passes, and of the tree "
                 + ", ".join(f"{label} {share:.0%}" for label, share in shares.items())
             )
-    off = float((v - full).abs().max())
+    off = float((v.cpu() - full.cpu()).abs().max())
     what = f"prefix tree, {millions:.0f}M-parameter Llama, 40 tokens, 10 variables"
     tokens = STATES * len(prompt)
     # A tiny model spends its time between the layers, which says nothing of real ones.
