@@ -20,11 +20,15 @@ ROUNDING = 1e-6
 def compare(one: Path, other: Path) -> pd.DataFrame:
     """Return one row a chapter: how many of its numbers moved, and how far its claims did.
 
+    Of the chapters that both have run to the end.
+
     Columns: chapter; numbers, of all result tables; moved, the share of them that differ by more
     than rounding; claims; verdicts changed; shift, the largest change of a claim's value in units
     of half the width of its 95 % interval.
     """
-    chapters = sorted({p.name.split(".")[0] for p in (one / "tables").glob("*.csv")})
+    names = [{p.name for p in (run / "tables").glob("*.csv")} for run in (one, other)]
+    lacking = {name.split(".")[0] for name in names[0] ^ names[1]}
+    chapters = sorted({name.split(".")[0] for name in names[0]} - lacking)
     return pd.DataFrame([_chapter(name, one / "tables", other / "tables") for name in chapters])
 
 
@@ -67,7 +71,11 @@ def main() -> None:
     table = compare(options.one, options.other)
     print(table.round(3).to_string(index=False))
     if options.store:
-        table.round(3).assign(place=options.place).to_csv(options.store, index=False)
+        table = table.round(3).assign(place=options.place)
+        if options.store.exists():  # what was stored of other places stays
+            stored = pd.read_csv(options.store)
+            table = pd.concat([stored[stored["place"] != options.place], table])
+        table.to_csv(options.store, index=False)
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def test_the_command_knows_its_groups():
     assert "--quick" in told.stdout and "--store" in told.stdout
 
 
-def test_movement_counts_what_moved_and_how_far_claims_did(tmp_path):
+def test_movement_counts_what_moved_and_how_far_claims_did(tmp_path, monkeypatch):
     table = pd.DataFrame({"step": [0, 1], "power": [0.5, 0.25], "seconds": [1.0, 2.0]})
     claims = pd.DataFrame(
         {"claim": ["a", "b", "b"], "setting": "here", "measure": ["H", "N", "H"], "bound": 0.0,
@@ -84,10 +84,18 @@ def test_movement_counts_what_moved_and_how_far_claims_did(tmp_path):
             value=claims["value"] + [by, 0, 0],
             verdict=["shown", *["absent" if by else "undecided"] * 2],
         ).to_csv(folder / "01.claims.csv", index=False)
+    # A chapter that one of them has not run to the end is left out.
+    table.to_csv(tmp_path / "one" / "tables" / "02.half.csv", index=False)
     (row,) = movement.compare(tmp_path / "one", tmp_path / "other").to_dict("records")
     assert row["numbers"] == 4 + 12 and row["moved"] == pytest.approx(2 / 16)
     assert (row["claims"], row["verdicts changed"]) == (2, 1)
     assert row["shift"] == pytest.approx(0.5)
+    kept = tmp_path / "movement.csv"
+    for place in ("threads", "elsewhere", "elsewhere"):
+        given = ["movement", str(tmp_path / "one"), str(tmp_path / "other"), "--place", place]
+        monkeypatch.setattr("sys.argv", [*given, "--store", str(kept)])
+        movement.main()
+    assert pd.read_csv(kept)["place"].tolist() == ["threads", "elsewhere"]
 
 
 def test_the_bill_of_a_preset_has_a_row_a_chapter_and_their_sum(monkeypatch):
