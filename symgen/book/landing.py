@@ -204,7 +204,11 @@ def _together(cells: pd.DataFrame) -> str:
     if findings.empty:
         return ""
     count = findings.eq("shown").all(axis=1).sum()
-    return f"- **The paper's three findings together**: shown in {count} of {len(cells)} cells"
+    against = findings.isin(["absent", "opposite"]).any(axis=1).sum()
+    return (
+        f"- **The paper's three findings together**: all shown in {count} of {len(cells)} cells, "
+        f"each by itself, one or more absent or opposite in {against}, in the others not decided"
+    )
 
 
 def _when(effects: pd.DataFrame) -> str:

@@ -2,11 +2,12 @@
 
 With w = v - v[0], q the noise and p the split, AND effects are the Moebius transform of
 (w + q) / 2 + p and OR effects the OR transform of (w + q) / 2 - p. Stochastic gradient descent
-with momentum 0.9 on the sum of absolute effects, 20,000 steps, the learning rate decaying
-tenfold, q clamped to its bound after every step, in single precision; the best of three
-learning rates. The rates are in units of v, so that, unlike the optimum, what it returns depends
-on the scale of the outputs: a step of the last ten-thousand moves every effect by some multiple
-of the rate, whatever its size, which leaves a floor of small effects.
+with momentum 0.9 on the sum of absolute effects, the learning rate decaying tenfold, q clamped to
+its bound after every step, in single precision. Steps and rate are set by hand in research code;
+20,000 steps and the best of three rates are our choice. The rates are in units of v, so that,
+unlike the optimum, what it returns depends on the scale of the outputs: a step of the last
+ten-thousand moves every effect by some multiple of the rate, whatever its size, which leaves a
+floor of small effects.
 """
 
 from collections.abc import Sequence
