@@ -58,7 +58,8 @@ QUESTIONS = {
             "removal_control": "It closes more of the gap than taking out as much at random does "
             "(control of ours).",
             "removal_shrunk": "It closes more of the gap than making the network less sure of "
-            "itself does, to the same training loss (control of ours).",
+            "itself does, to the same training loss (control of ours, which also shrinks what no "
+            "interaction explains).",
         },
         "04_loss_gap_removal",
         "plot_removal(table)",
