@@ -103,7 +103,9 @@ def functions_that_run():
             name
             for path in Path(folder).rglob("*.py")
             for name in re.findall(
-                r"^@(?:not_a_result|refusal)\n(?:@.*\n)*(?:def|class) (\w+)", path.read_text(), re.M
+                r"^@(?:not_a_result|refusal|gpu_only)\n(?:@.*\n)*(?:def|class) (\w+)",
+                path.read_text(),
+                re.M,
             )
         }
         return {name for name in own - marked if name.isidentifier()}

@@ -164,17 +164,11 @@ def test_images_masked_at_a_layer(name, layer):
 
 
 def test_a_gpu_is_told_to_compute_in_full_and_alike():
-    flags = {"allow_tf32": False, "deterministic": True, "benchmark": False}
-    before = {name: getattr(torch.backends.cudnn, name) for name in flags}
-    try:
-        for name, value in flags.items():
-            setattr(torch.backends.cudnn, name, not value)
-        with second_device():
-            registry.device()
-            assert {name: getattr(torch.backends.cudnn, name) for name in flags} == flags
-    finally:
-        for name, value in before.items():
-            setattr(torch.backends.cudnn, name, value)
+    wanted = {"allow_tf32": False, "deterministic": True, "benchmark": False}
+    others = {name: not value for name, value in wanted.items()}
+    with second_device(), torch.backends.cudnn.flags(enabled=False, **others):
+        registry.device()
+        assert {name: getattr(torch.backends.cudnn, name) for name in wanted} == wanted
 
 
 def test_texts_masked_at_the_embedding():

@@ -319,11 +319,10 @@ def test_a_chapter_runs_with_every_value_that_it_admits_and_its_exercises_can_be
             try:
                 run = run_chapter if number else run_and_solve
                 said = "\n".join(said for *_, said in run(name, chosen))
-            except FloatingPointError as error:
-                # Of the largest rates, on which rounding decides whether they go to the end.
-                assert "try a tenth of it" in str(error), chosen
-                continue
             except Exception as error:
+                # Rounding decides whether the largest rates go to the end, and a GPU's is another.
+                if torch.cuda.is_available() and "try a tenth of it" in str(error):
+                    continue
                 error.add_note(f"{name} with {changed}")
                 raise
         found = NOTHING.search(said)

@@ -142,10 +142,10 @@ def test_all_code_that_a_training_depends_on_is_reached(
         settings = {"train_size": 60, "epochs": 1, "checkpoints": 2, "samples": 3, "n": 4}
         study = Study.of(settings, dataset="planted-sentiment", network="bert-micro")
     ran = functions_that_run(lambda: measure(study, [*ALSO]))
-    # What stores results, refuses trainings of months, identifies code, or is for a GPU alone
-    # changes no number; the key has the network's own code.
+    # What stores results, refuses trainings of months and identifies code changes no number; the
+    # key has the network's own code.
     modules = (storage, cost, fingerprints, architectures)
-    aside = {name for module in modules for name in vars(module)} | {"reproducible_gpu"}
+    aside = {name for module in modules for name in vars(module)}
     reached = {name for name, _ in fingerprints.reached(measure, Study, without=never_run(study))}
     assert {"Study", "StateRunner", "Program", "Removal", "simple_measures"} <= ran
     assert ran - aside <= reached
