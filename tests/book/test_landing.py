@@ -18,7 +18,7 @@ COLUMNS = [
     "verdict",
 ]
 CELLS = pd.DataFrame(
-    {"finding 2": ["shown", "absent", "shown"], "finding 3": ["shown", "shown", "absent"]}
+    {"finding 2": ["shown", "absent", "shown"], "finding 3": ["shown", "shown", "opposite"]}
 )
 
 
