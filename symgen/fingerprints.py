@@ -56,6 +56,15 @@ def gpu_only(definition: Anything) -> Anything:
     return definition
 
 
+def same_numbers(decorator: Anything) -> Anything:
+    """Mark a decorator that changes when or where its function works, and not what it returns.
+
+    It is `not_a_result`, and a function does the same with it as without. On GPUs rounding may
+    tell them apart, as with `gpu_only`.
+    """
+    return decorator
+
+
 @not_a_result
 def fingerprint(value: Any) -> str:
     """Return 16 hexadecimal digits that identify a nested value.
@@ -243,7 +252,7 @@ class _Code:
         return self._part(self.tree.body) or _Part("", ())
 
     def _part(self, nodes: list[ast.stmt]) -> _Part | None:
-        if any(_marked(node, not_a_result, refusal, gpu_only) for node in nodes):
+        if any(_marked(each, not_a_result, refusal, gpu_only, same_numbers) for each in nodes):
             return None
         inner = [each for node in nodes for each in ast.walk(node)]
         local = {k: v for x in inner if _is_import(x) for k, v in _bound(x).items()}
@@ -263,17 +272,23 @@ class _Code:
                 return _find(base[0], node.attr) if base[1] == "*" else None
             return None
 
-        def inert(node: Any) -> bool:
-            call = node.value if isinstance(node, ast.Expr) else None
-            found = resolve(call.func) if isinstance(call, ast.Call) else None
+        def stands_for(node: ast.AST, *marks: Callable) -> bool:
+            found = resolve(node)
             if found is None or found[1] == "*":
                 return False
-            called = _code(found[0]).definitions.get(found[1], [])
-            return any(_marked(each, refusal, gpu_only) for each in called)
+            meant = _code(found[0]).definitions.get(found[1], [])
+            return any(_marked(each, *marks) for each in meant)
+
+        def inert(node: Any) -> bool:
+            call = node.value if isinstance(node, ast.Expr) else None
+            return isinstance(call, ast.Call) and stands_for(call.func, refusal, gpu_only)
+
+        decorators = [each for node in inner for each in getattr(node, "decorator_list", [])]
+        quiet = {id(each) for each in decorators if stands_for(each, same_numbers)}
 
         def write(node: Any) -> str:
             if isinstance(node, list):
-                node = [each for each in node if not inert(each)]
+                node = [each for each in node if not inert(each) and id(each) not in quiet]
             if isinstance(node, (ast.Name, ast.Attribute)) and (found := resolve(node)):
                 reaches[found] = None
                 return f"Name({found[1] if found[1] != '*' else 'module'})"
@@ -353,8 +368,10 @@ def _dump(node: Any, write: Callable[[Any], str]) -> str:
     `ast.dump` and `ast.unparse` do not: versions differ in fields and texts that are empty.
     """
     if isinstance(node, ast.AST):
-        fields = dict(_fields(node))
-        return f"{type(node).__name__}({', '.join(f'{k}={write(v)}' for k, v in fields.items())})"
+        fields = {k: write(v) for k, v in _fields(node)}
+        if fields.get("decorator_list") == "[]":  # of none that counts
+            del fields["decorator_list"]
+        return f"{type(node).__name__}({', '.join(f'{k}={v}' for k, v in fields.items())})"
     if isinstance(node, list):
         return f"[{', '.join(write(each) for each in node if not _is_import(each))}]"
     return repr(node)

@@ -103,7 +103,7 @@ def functions_that_run():
             name
             for path in Path(folder).rglob("*.py")
             for name in re.findall(
-                r"^@(?:not_a_result|refusal|gpu_only)\n(?:@.*\n)*(?:def|class) (\w+)",
+                r"^@(?:not_a_result|refusal|gpu_only|same_numbers)\n(?:@.*\n)*(?:def|class) (\w+)",
                 path.read_text(),
                 re.M,
             )

@@ -212,7 +212,7 @@ def test_causal_models(kind, targets, masking):
 @pytest.mark.parametrize("noise", [0.0, 0.02])
 @pytest.mark.parametrize("n", [3, 6, 9])
 def test_the_split_runs_where_v_is(n, noise):
-    v = torch.stack([planted(n, 3, seed)[2] for seed in range(3)])
+    v = torch.stack([planted(n, 3, seed)[2] for seed in range(5)])
     here = sparsify(v, noise)
     with second_device():
         there = sparsify(gpu(v), noise)
@@ -227,12 +227,31 @@ def test_so_does_the_first_order_method(monkeypatch):
 
     monkeypatch.setattr(module, "DENSE_FIRST", 3)
     monkeypatch.setattr(module, "DENSE_LAST", 3)
+    monkeypatch.setattr(module, "FEW_SAMPLES", 0)
     v = torch.stack([planted(5, 3, seed)[2] for seed in range(3)])
     here = sparsify(v, tol=1e-2)
     with second_device():
         there = sparsify(gpu(v), tol=1e-2).to("cpu")
     assert (there.gap <= 1e-2).all()
     torch.testing.assert_close(there.effects, here.effects, atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("n", "samples", "there"), [(6, 4, False), (6, 5, True), (8, 1, False), (9, 1, True)]
+)
+def test_few_small_samples_are_split_on_the_cpu(device, monkeypatch, n, samples, there):
+    from symgen.split import sparsify as module
+
+    places, minimize = [], module.interior_point.minimize
+    monkeypatch.setattr(
+        module.interior_point,
+        "minimize",
+        lambda program, *rest: places.append(program.w.is_cuda) or minimize(program, *rest),
+    )
+    v = torch.stack([planted(n, 3, seed)[2] for seed in range(samples)])
+    inter = sparsify(gpu(v), tol=0.1)
+    assert set(places) == {there}
+    assert inter.and_.is_cuda and inter.gap.is_cuda and (inter.gap <= 0.1).all()
 
 
 @pytest.mark.parametrize(("n", "there"), [(3, True), (13, False)])

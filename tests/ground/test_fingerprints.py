@@ -312,6 +312,25 @@ def test_a_statement_that_only_refuses_or_is_for_a_gpu_does_not_count(package, c
     assert made(f"\n    {call}", ("@refusal\n", "")) != plain
 
 
+def test_a_decorator_that_changes_no_number_does_not_count(package):
+    def made(decorator="", mark="same_numbers"):
+        given = f"from symgen.fingerprints import {mark}\n\n@{mark}\ndef soon(f):\n    return f\n"
+        head = "from symgen.room import low"
+        return package(
+            "from symgen.room.high import direct as f\nf(1)",
+            (head, f"{head}\n{given}"),
+            ("def direct", f"{decorator}def direct"),
+        )
+
+    plain = made()
+    assert made("@soon\n") == plain
+    # What is marked otherwise may change what the function returns.
+    assert made("@soon\n", "not_a_result") != plain
+    assert made("@soon\n", "refusal") != plain
+    assert made("@staticmethod\n") != plain
+    assert made("@staticmethod\n@soon\n") == made("@staticmethod\n")
+
+
 def test_a_variable_that_is_named_as_a_module_is_none(package):
     source = "from symgen.room.high import hidden\nhidden(1)"
     assert package(source, ("x + 1", "x + 2")) == package(source)

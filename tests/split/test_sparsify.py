@@ -1,5 +1,6 @@
 """The sparsest split: optimal, certified, and the same however it is asked for."""
 
+import concurrent.futures
 import itertools
 import subprocess
 import sys
@@ -351,10 +352,36 @@ def test_the_number_of_threads_does_not_matter():
     assert torch.get_num_threads() == 2
 
 
+@pytest.mark.parametrize("n, workers", [(4, 2), (8, 2), (9, 5)])
+def test_small_systems_take_few_threads_and_give_the_same(monkeypatch, n, workers):
+    from symgen.split import sparsify as module
+
+    v = network_outputs(n, 40 if n <= 8 else 5)
+    torch.set_num_threads(2)
+    inter = symgen.sparsify(v)
+    pools = []
+    monkeypatch.setattr(
+        module,
+        "ThreadPoolExecutor",
+        lambda most: pools.append(most) or concurrent.futures.ThreadPoolExecutor(most),
+    )
+    torch.set_num_threads(16)
+    other = symgen.sparsify(v)
+    assert pools == [workers] and torch.get_num_threads() == 16
+    if n <= 8:
+        assert torch.equal(other.effects, inter.effects) and torch.equal(other.gap, inter.gap)
+    else:
+        assert distance(inter, other) < 1e-6
+    with pytest.raises(RuntimeError):
+        monkeypatch.setattr(module, "_minimize", lambda *_: torch.linalg.cholesky(-torch.eye(2)))
+        symgen.sparsify(v)
+    assert torch.get_num_threads() == 16
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("n", [6, 10, 11])
 def test_the_device_does_not_matter(n):
-    v = network_outputs(n, 4)
+    v = network_outputs(n, 5)
     inter, other = symgen.sparsify(v), symgen.sparsify(v.cuda())
     assert other.and_.is_cuda
     assert distance(inter, other.to("cpu")) < 1e-5
