@@ -356,7 +356,7 @@ def test_the_number_of_threads_does_not_matter():
 def test_small_systems_take_few_threads_and_give_the_same(monkeypatch, n, workers):
     from symgen.split import sparsify as module
 
-    v = network_outputs(n, 40 if n <= 8 else 5)
+    v = network_outputs(n, 20 if n <= 8 else 5)
     torch.set_num_threads(2)
     inter = symgen.sparsify(v)
     pools = []
