@@ -57,10 +57,10 @@ def gpu_only(definition: Anything) -> Anything:
 
 
 def same_numbers(decorator: Anything) -> Anything:
-    """Mark a decorator that changes when or where its function works, and not what it returns.
+    """Mark a decorator that changes how or where its function works, and not what it returns.
 
-    It is `not_a_result`, and a function does the same with it as without. On GPUs rounding may
-    tell them apart, as with `gpu_only`.
+    It is `not_a_result`, and a function does the same with it as without: on one or two threads to
+    the last bit, and on more, or on a GPU, but for rounding.
     """
     return decorator
 

@@ -50,12 +50,13 @@ MEMORY = 2**29
 # and alone, with as many threads, a sample's result cannot depend on others even by rounding.
 TOGETHER = 8
 ALONE = range(9, DENSE_FIRST + 1)
-# Workers that small systems keep busy: between their short operations all of them ask the one
-# Python. On 16 threads of a server, 64 samples of 8 variables took 2.6, 2.0, 3.0, 4.5 and 4.9 s
-# with 1, 2, 4, 8 and 16.
-SMALL, FEW_WORKERS = 8, 2
-# Samples of so few variables that a GPU, started for every operation, is slower with than a CPU.
-FEW_SAMPLES = 4
+# Workers that the systems up to here keep busy: between their short operations all of them ask
+# the one Python. On 16 threads of a server, 16 samples of 9 variables took 1.4, 1.6 and 4.2 s
+# with 1, 2 and 16, and of 10 variables 3.0, 2.5 and 5.0 s.
+FEW_WORKERS, THREADS_LAST = 2, 10
+# So few samples of so few variables are done sooner by a CPU: a GPU is started for every operation.
+# There it took 0.28 against 0.21 s for four samples of 8 variables, and as long for eight.
+FEW_SAMPLES, GPU_FIRST = 4, 9
 
 
 class ConvergenceWarning(UserWarning):
@@ -191,11 +192,11 @@ def where_it_is_fast(solve: Callable) -> Callable:
 
     @functools.wraps(solve)
     def placed(v: Tensor, *settings: object) -> tuple[Tensor, Tensor]:
-        small, threads = count_variables(v) <= SMALL, torch.get_num_threads()
-        if v.is_cuda and small and len(v) <= FEW_SAMPLES:
+        n, threads = count_variables(v), torch.get_num_threads()
+        if v.is_cuda and n < GPU_FIRST and len(v) <= FEW_SAMPLES:
             effects, gap = placed(v.cpu(), *settings)
             return effects.to(v.device), gap.to(v.device)
-        if v.is_cuda or not small or threads <= FEW_WORKERS:
+        if v.is_cuda or n > THREADS_LAST or threads <= FEW_WORKERS:
             return solve(v, *settings)
         torch.set_num_threads(FEW_WORKERS)
         try:
