@@ -57,10 +57,10 @@ def gpu_only(definition: Anything) -> Anything:
 
 
 def same_numbers(decorator: Anything) -> Anything:
-    """Mark a decorator that changes how or where its function works, and not what it returns.
+    """Mark a decorator that changes how or where its function works, and no number that it gave.
 
     It is `not_a_result`, and a function does the same with it as without: on one or two threads to
-    the last bit, and on more, or on a GPU, but for rounding.
+    the last bit, and on more, or on a GPU, but for rounding. It may work where it failed without.
     """
     return decorator
 

@@ -2,8 +2,9 @@
 
 import copy
 import dataclasses
+import difflib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -12,8 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from symgen.data.datasets import Data, Samples, load_dataset
-from symgen.data.hub import own_folder
-from symgen.fingerprints import code_fingerprint
+from symgen.data.hub import own_folder, resolve
+from symgen.fingerprints import code_fingerprint, refusal, same_numbers
 from symgen.interactions import Interactions
 from symgen.literal import nearest
 from symgen.masking.extraction import identity, split_outputs
@@ -24,9 +25,10 @@ from symgen.masking.patches import ImageVariables, draw_patches
 from symgen.masking.spans import TextVariables, draw_words
 from symgen.memory import as_dtype, check_states, device_of, dtype_of
 from symgen.method.dynamics import Dynamics, track
+from symgen.models.builders import is_builder
 from symgen.models.config import TrainingConfig, configured
 from symgen.models.loop import sample_losses
-from symgen.models.registry import build_network
+from symgen.models.registry import build_network, registered
 from symgen.models.training import TrainingRun, builder_identity, train
 from symgen.split.sparsify import MAX_VARIABLES
 from symgen.storage import cached
@@ -37,6 +39,40 @@ MEAN_OVER, MEAN_SEED = 1000, 0
 MEAN_BATCH = 256
 TRAINING = TrainingConfig(epochs=60, checkpoints=12, augment=False)
 SETTINGS = tuple(f.name for f in dataclasses.fields(TrainingConfig) if f.name != "seed")
+# Parameters of chapters that are no slips of the pen for one that a study has.
+CHAPTERS_OWN = {"seeds", "sample", "layers", "baseline", "label_noises"}
+
+
+@same_numbers
+def by_its_own_tokenizer(load: Callable[["Study"], Data]) -> Callable[["Study"], Data]:
+    """Have texts cut as a network was taught that comes with a tokenizer: it takes no other."""
+
+    @functools.wraps(load)
+    def data(study: "Study") -> Data:
+        name = study.network
+        if name in registered() or is_builder(name):
+            return load(study)
+        return load_dataset(
+            study.dataset, train_size=study.train_size, label_noise=study.label_noise,
+            split=study._split, tokenizer=resolve(name), seed=study.seed,
+        )  # fmt: skip
+
+    return data
+
+
+@refusal
+def refuse_slips(parameters: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse a parameter that would be passed over, and is almost one that a study has.
+
+    Raises:
+        ValueError: with the one that may be meant.
+    """
+    for name in parameters.keys() - {*known, *CHAPTERS_OWN}:
+        if found := difflib.get_close_matches(name, known, n=1, cutoff=0.85):
+            raise ValueError(
+                f'a study has no "{name}". Did you mean "{found[0]}"? A parameter that is another '
+                "one's may have any name less like it."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,13 +133,14 @@ class Study:
 
         Args:
             parameters: of a chapter; those that neither a study nor a `TrainingConfig` has are
-                passed over.
+                passed over, unless they are almost one of theirs.
             **changes: to make; each must be one that a study or its training has.
 
         Raises:
-            ValueError: for a change of something else.
+            ValueError: for a change of something else, or what looks like a slip of the pen.
         """
         known = {f.name for f in dataclasses.fields(cls)}
+        refuse_slips(parameters, [*known, *SETTINGS])
         return cls().changed(**{
             **{k: v for k, v in parameters.items() if k in {*known, *SETTINGS}}, **changes
         })  # fmt: skip
@@ -140,6 +177,7 @@ class Study:
         return f"{self.title} ({size} training samples{wrong}{own}; n = {self.n})"
 
     @functools.cached_property
+    @by_its_own_tokenizer
     def data(self) -> Data:
         """The data set, split."""
         return load_dataset(

@@ -168,7 +168,12 @@ def token_demand(
     # About so many numbers a token are kept: what enters and leaves the parts of each layer, and
     # the logits and what the loss makes of them.
     config = model.config.get_text_config()
-    layer = 8 * config.hidden_size + 4 * config.intermediate_size
+    # Families call the width of what lies between differently; by default four times the model's.
+    inner = next(
+        (x for k in ("intermediate_size", "n_inner", "ffn_dim") if (x := getattr(config, k, None))),
+        4 * config.hidden_size,
+    )
+    layer = 8 * config.hidden_size + 4 * inner
     kept = 4 * (config.num_hidden_layers * layer + 2 * config.vocab_size)
     return Demand(counter.get_total_flops() / TOKENS, weights, kept)
 
@@ -177,6 +182,7 @@ def _language_model(name: str, width: int, layers: int, vocabulary: int) -> nn.M
     if name == "tiny-llama":
         return tiny_llama(vocabulary, width, layers)
     config = _configuration(CAUSAL_LMS.get(name, name))
+    config.pad_token_id = None  # which some would look for in tokens that are not there
     return import_transformers().AutoModelForCausalLM.from_config(config)
 
 

@@ -242,6 +242,27 @@ def test_language_models_are_counted_by_their_texts_and_prompts():
     assert work.spoken("02_order_generalization", given, texts) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "shape", "inner"),
+    [
+        ("Llama", {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 80}, 80),
+        ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 2}, 128),
+        ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_inner": 80}, 80),
+        ("OPT", {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+                 "ffn_dim": 80, "word_embed_proj_dim": 32}, 80),
+        ("Bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 2}, 128),
+    ],
+)  # fmt: skip
+def test_a_model_of_any_family_has_a_bill(tmp_path, kind, shape, inner):
+    transformers = pytest.importorskip("transformers")
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=50, bos_token_id=0, eos_token_id=1, pad_token_id=0, **shape
+    )
+    config.save_pretrained(tmp_path)
+    found = speed.token_demand(str(tmp_path))
+    assert found.kept == 4 * (2 * (8 * 32 + 4 * inner) + 2 * 50)
+
+
 def test_a_chapter_on_language_models_has_a_bill(monkeypatch):
     token = speed.Speech(speed.Rate(1.0, 0.0), speed.Rate(0.01, 0.0))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

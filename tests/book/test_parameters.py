@@ -429,3 +429,15 @@ def test_names_registered_later_are_known(monkeypatch):
     check_parameters("x", {"network": "mine", "dataset": "ours", "n": 4})
     with pytest.raises(ValueError, match=r"patches of a 2x2 grid"):
         check_parameters("x", {"network": "mine", "dataset": "ours", "n": 5, "grid": 2})
+
+
+@pytest.mark.parametrize("key", ["dataset", "network"])
+@pytest.mark.parametrize("name", ["./nowhere", "~/nowhere", "/nowhere/at/all"])
+def test_a_path_without_a_folder_is_said_to_be_one(tmp_path, monkeypatch, key, name):
+    monkeypatch.setenv("SYMGEN_FROM", str(tmp_path))
+    given = {"network": "cnn", "dataset": "digits", "n": 4, key: name}
+    with pytest.raises(ValueError, match=f"a folder, and there is none; .* from {tmp_path}"):
+        check_parameters("x", given)
+    (tmp_path / "nowhere").mkdir()
+    if (key, name) == ("dataset", "./nowhere"):
+        check_parameters("x", given)

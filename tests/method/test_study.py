@@ -12,6 +12,8 @@ from conftest import ROOT
 
 import symgen
 from symgen import Study, fingerprints, mean_feature, memory
+from symgen.book import presets
+from symgen.models.foreign import write_classifier
 
 
 def test_a_study_finds_the_same_networks_and_interactions_again():
@@ -51,6 +53,32 @@ def test_a_study_names_the_parts_of_its_networks(options, names):
 def test_a_study_refuses_what_it_does_not_have():
     with pytest.raises(ValueError, match='a study has no "netwrk".*network'):
         Study.of({}, netwrk="cnn")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("sampels", "samples"), ("epoch", "epochs"), ("labelnoise", "label_noise")]
+)
+def test_a_study_refuses_a_slip_in_a_chapters_parameters(given, meant):
+    with pytest.raises(ValueError, match=f'no "{given}". Did you mean "{meant}"'):
+        Study.of({given: 3, "train_size": 20})
+
+
+@pytest.mark.parametrize("chapter", sorted(p.stem for p in (ROOT / "chapters").glob("*.ipynb")))
+def test_no_parameter_of_a_chapter_is_taken_for_a_slip(chapter):
+    Study.of(presets.defaults(presets.read_chapter(ROOT, chapter)), seed=1)
+
+
+def test_a_study_takes_a_classifier_of_ones_own_with_its_tokenizer(tmp_path):
+    folder = write_classifier(tmp_path / "own", epochs=1)
+    study = Study.of(
+        {"dataset": "planted-sentiment", "network": str(folder), "train_size": 20, "epochs": 1},
+        baselines=1, samples=3, n=4, checkpoints=1,
+    )  # fmt: skip
+    assert study.data.tokenizer.name_or_path == str(folder)
+    target, (baseline,) = study.interactions()
+    assert target.and_.shape == baseline.and_.shape == (3, 16)
+    # Others have one that is trained on the texts.
+    assert study.changed(network="bert-micro").data.tokenizer.name_or_path == ""
 
 
 # What a study keeps ----------------------------------------------------------------------------
