@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import filelock
 import nbformat
 
 from symgen.book import notebooks
@@ -91,7 +92,8 @@ def execute(
 
     While it runs, the copy and its tables lie elsewhere: only a chapter that ran to its end is ever
     called ``NAME.ipynb``, and stands for itself in ``tables/``. After a failure
-    ``NAME.failed.ipynb`` shows the error in the cell that failed.
+    ``NAME.failed.ipynb`` shows the error in the cell that failed. Where another program runs the
+    chapter into the same folder, this one waits for it to end.
 
     Args:
         book: its folder.
@@ -107,10 +109,40 @@ def execute(
     parameters = resolve(book, chapter, preset, given)
     source = read_chapter(book, chapter)
     about = notebooks.identity(source, preset, parameters)
-    path, failed, tables = out / f"{chapter}.ipynb", out / f"{chapter}.failed.ipynb", out / "tables"
+    path = out / f"{chapter}.ipynb"
+    kept = Outcome("unchanged", path, f"unchanged since its last run, kept: {path}")
     if not force and is_unchanged(about, chapter, out):
-        return Outcome("unchanged", path, f"unchanged since its last run, kept: {path}")
+        return kept
     make_folder(out)
+    with _alone(chapter, out) as waited:
+        if waited and not force and is_unchanged(about, chapter, out):
+            return kept
+        return _execute(book, chapter, source, about, parameters, out, keep)
+
+
+@contextlib.contextmanager
+def _alone(chapter: str, out: Path) -> Iterator[bool]:
+    """Keep other programs from running a chapter into a folder; yield whether one had to end."""
+    lock = filelock.FileLock(out / f".{chapter}.lock")
+    try:
+        held, waited = lock.acquire(blocking=False), False
+    except filelock.Timeout:
+        print(f"Waiting for another run of {chapter} into {out} ...", flush=True)
+        held, waited = lock.acquire(), True
+    with held:
+        yield waited
+
+
+def _execute(
+    book: Path,
+    chapter: str,
+    source: nbformat.NotebookNode,
+    about: dict[str, Any],
+    parameters: Mapping[str, Any],
+    out: Path,
+    keep: bool,
+) -> Outcome:
+    path, failed, tables = out / f"{chapter}.ipynb", out / f"{chapter}.failed.ipynb", out / "tables"
     aside = out / f".{chapter}.partial"
     shutil.rmtree(aside, ignore_errors=True)
     started = time.perf_counter()

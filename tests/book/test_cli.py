@@ -622,6 +622,27 @@ def test_a_killed_run_is_continued_by_the_next(book):
     assert sorted(p.name for p in out.glob("*.ipynb")) == ["a_first.ipynb", "b_second.ipynb"]
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_a_second_run_into_a_folder_waits_for_the_first(book, force):
+    """It once removed what the first one had written, which then failed at its end."""
+    work = "import time\ntime.sleep(4)\nprint('ran')"
+    nbformat.write(small_chapter("a_first", work), book / "chapters/a_first.ipynb")
+    out, command = book / "_build/runs/quick", ["run", "a_first", *["--force"] * force]
+    with subprocess.Popen(
+        [sys.executable, "-m", "symgen.book.cli", *command], stdout=subprocess.PIPE, text=True
+    ) as first:
+        deadline = time.monotonic() + 120
+        while not (out / ".a_first.partial").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        second = symgen(*command)
+        assert first.wait(timeout=120) == 0, first.stdout.read()
+        assert "done in" in first.stdout.read()
+    assert second.exit_code == 0, second.output
+    assert "Waiting for another run of a_first into" in second.output
+    assert ("done in" if force else "unchanged") in second.output
+    assert executed(book, "a_first").cells
+
+
 def test_store_keeps_sources_and_scrubs_the_machine(book):
     work = """\
 from pathlib import Path
