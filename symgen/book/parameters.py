@@ -283,7 +283,7 @@ def _name_faults(what: str, name: str, key: str) -> Faults:
     # Installed, or in the folder where the program was started: it is imported when it is built.
     if what == "network" and re.fullmatch(r"[\w.]+:[\w.]+", name):
         return
-    if name.startswith((".", "~", "/")):  # as no id does
+    if name.startswith((".", "~")) or os.path.isabs(name):  # as no id does
         there = os.environ.get("SYMGEN_FROM") or os.getcwd()
         yield key, f"the path of a folder, and there is none; paths are seen from {there}"
     elif not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):

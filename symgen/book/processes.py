@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 from symgen.fingerprints import not_a_result
@@ -35,6 +36,26 @@ def watch(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=look, daemon=True).start()
+
+
+@contextlib.contextmanager
+def one_at_a_time(lock: Path, what: str) -> Iterator[bool]:
+    """Let one program at a time do what lies inside; yield whether another had to end first.
+
+    Args:
+        lock: file that both programs name.
+        what: the other one does, told while this one waits.
+    """
+    import filelock
+
+    taken = filelock.FileLock(lock)
+    try:
+        held, waited = taken.acquire(blocking=False), False
+    except filelock.Timeout:
+        print(f"Waiting for {what} ...", flush=True)
+        held, waited = taken.acquire(), True
+    with held:
+        yield waited
 
 
 def cores() -> int:

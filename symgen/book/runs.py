@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import filelock
 import nbformat
 
 from symgen.book import notebooks
 from symgen.book.presets import BookError, read_chapter, resolve
+from symgen.book.processes import one_at_a_time
 from symgen.fingerprints import fingerprint
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -114,23 +114,11 @@ def execute(
     if not force and is_unchanged(about, chapter, out):
         return kept
     make_folder(out)
-    with _alone(chapter, out) as waited:
+    other = f"another run of {chapter} into {out}"
+    with one_at_a_time(out / f".{chapter}.lock", other) as waited:
         if waited and not force and is_unchanged(about, chapter, out):
             return kept
         return _execute(book, chapter, source, about, parameters, out, keep)
-
-
-@contextlib.contextmanager
-def _alone(chapter: str, out: Path) -> Iterator[bool]:
-    """Keep other programs from running a chapter into a folder; yield whether one had to end."""
-    lock = filelock.FileLock(out / f".{chapter}.lock")
-    try:
-        held, waited = lock.acquire(blocking=False), False
-    except filelock.Timeout:
-        print(f"Waiting for another run of {chapter} into {out} ...", flush=True)
-        held, waited = lock.acquire(), True
-    with held:
-        yield waited
 
 
 def _execute(

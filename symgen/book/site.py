@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import filelock
 import nbformat
 import pandas as pd
 import yaml
@@ -30,7 +29,7 @@ from symgen.book.presets import (
     read_yaml,
     unknown,
 )
-from symgen.book.processes import ended_with_us
+from symgen.book.processes import ended_with_us, one_at_a_time
 from symgen.book.scripts import fetch_scripts
 from symgen.book.tables import read_results
 from symgen.fingerprints import PACKAGE, fingerprint
@@ -68,13 +67,7 @@ def build(
     sources = [f for f in (folder, edition and edition_folder(book, edition)) if f]
     built = (workplace or book) / "_build"
     built.mkdir(exist_ok=True)
-    lock = filelock.FileLock(built / ".site.lock")
-    try:
-        held = lock.acquire(blocking=False)
-    except filelock.Timeout:
-        print("Waiting for another build of this site ...", flush=True)
-        held = lock.acquire()
-    with held:
+    with one_at_a_time(built / ".site.lock", "another build of this site"):
         return _build(book, sources, built)
 
 

@@ -435,6 +435,7 @@ def test_names_registered_later_are_known(monkeypatch):
 @pytest.mark.parametrize("name", ["./nowhere", "~/nowhere", "/nowhere/at/all"])
 def test_a_path_without_a_folder_is_said_to_be_one(tmp_path, monkeypatch, key, name):
     monkeypatch.setenv("SYMGEN_FROM", str(tmp_path))
+    assert sources.is_path(name)  # where data and models are looked for, too
     given = {"network": "cnn", "dataset": "digits", "n": 4, key: name}
     with pytest.raises(ValueError, match=f"a folder, and there is none; .* from {tmp_path}"):
         check_parameters("x", given)

@@ -20,7 +20,7 @@ import yaml
 from conftest import ROOT, small_chapter
 
 import symgen
-from symgen.book import editions, layout, notebooks, presets, site
+from symgen.book import editions, layout, notebooks, presets, processes, site
 from symgen.book.chapter import Provenance
 from symgen.book.notebooks import WIDGET_STATE, WIDGET_VIEW
 from symgen.book.scripts import fetch_scripts
@@ -714,13 +714,14 @@ def test_what_a_killed_build_has_left_is_swept(small, quickly):
 def test_a_second_build_waits_for_the_first(small, quickly, monkeypatch):
     waits = threading.Event()
     monkeypatch.setattr(
-        site, "print", lambda text, **_: "Waiting" in text and waits.set(), raising=False
+        processes, "print", lambda text, **_: "Waiting" in text and waits.set(), raising=False
     )
     (small / "_build").mkdir(exist_ok=True)
     second = threading.Thread(target=site.build, args=(small,))
     with filelock.FileLock(small / "_build" / ".site.lock"):
         second.start()
         assert waits.wait(60)
+        second.join(1)
         assert not quickly
     second.join(60)
     assert len(quickly) == 1
