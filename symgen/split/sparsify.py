@@ -89,7 +89,7 @@ def sparsify(
     Args:
         v: outputs on all 2**n masked states, 1 <= n <= 16, bit i of the index set when variable
             i is present. Any leading axes; tensor or array; at most 1e290 in size; solved in
-            float64 on v's device.
+            float64 on v's device (few samples of few variables on the CPU, and brought back).
         noise: finite kappa >= 0, share of abs(v[N] - v[0]) by which d may miss v. App. A.2
             allows noise but does not say how much; this bound is ours.
         tol: relative gap (objective - bound) / objective to reach, > 0 and finite.
