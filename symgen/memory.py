@@ -5,6 +5,7 @@ And how a GPU is to compute them.
 
 import contextlib
 import math
+import os
 import warnings
 from collections.abc import Iterator
 
@@ -61,14 +62,24 @@ def free_memory(device: torch.device) -> int:
 
 
 @gpu_only
-def reproducible_gpu() -> None:
+def reproducible_gpu(gradients: bool = False) -> None:
     """Have a GPU give the same numbers every time, of full float32, from here on.
 
     By default convolutions there round to 10 bits (TF32), so that an output would depend on its
     batch by a thousandth, and sum some gradients in any order, so that a training that is taken up
     would end otherwise.
+
+    Args:
+        gradients: whether those of all other operations are to be summed in one order, too, where
+            torch knows how; without a word where it does not.
     """
     if torch.cuda.is_available():
+        if gradients:
+            # Read when the first matrices are multiplied.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            torch.utils.deterministic.fill_uninitialized_memory = False
+            warnings.filterwarnings("ignore", ".* does not have a deterministic implementation")
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False

@@ -317,6 +317,6 @@ def make_accelerator() -> Any:
     """Return the object that knows the device and the processes taking part."""
     from accelerate import Accelerator
 
-    reproducible_gpu()
+    reproducible_gpu(gradients=True)
     # Half precision is done by torch alone: accelerate would leave it on when measuring.
     return Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="no")

@@ -29,29 +29,38 @@ from symgen.split.sampled import sparsify_sampled
 from symgen.split.sparsify import sparsify
 
 # Networks that are timed: name, pixels a side, samples of a step, and variables of the two samples
-# that are masked. A step of the first is mostly overhead, one of the second arithmetic.
-TIMED = (("cnn", 20, 64, 9), ("resnet18", 32, 8, 3))
-# Configurations of the paper's models, so that nobody is asked for them: tokens, widths of the
-# residual stream and inside of a block, blocks, heads, and heads of keys and values.
-QWEN = ("Qwen2Config", (152064, 3584, 18944, 28, 28, 4))
+# that are masked. A step of the first is mostly overhead, one of the second arithmetic. A GPU takes
+# as long for a few samples as for those of a whole step, so there it gets these.
+TIMED = {
+    "cpu": (("cnn", 20, 64, 9), ("resnet18", 32, 8, 3)),
+    "cuda": (("cnn", 20, 64, 10), ("resnet18", 32, 64, 10)),
+}
+# Configurations of the presets' models, so that nobody is asked for them: tokens, widths of the
+# residual stream and inside of a block, blocks, heads, heads of keys and values, and whether the
+# logits are made with the embeddings of the tokens.
+QWEN = ("Qwen2Config", (152064, 3584, 18944, 28, 28, 4, False))
 PUBLISHED = {
     "Qwen/Qwen2.5-7B": QWEN, "Qwen/Qwen2.5-7B-Instruct": QWEN,
+    "Qwen/Qwen2.5-0.5B": ("Qwen2Config", (151936, 896, 4864, 24, 14, 2, True)),
     "deepseek-ai/DeepSeek-R1-Distill-Llama-8B":
-        ("LlamaConfig", (128256, 4096, 14336, 32, 32, 8)),
+        ("LlamaConfig", (128256, 4096, 14336, 32, 32, 8, False)),
+    "HuggingFaceTB/SmolLM2-360M": ("LlamaConfig", (49152, 960, 2560, 32, 15, 5, True)),
 }  # fmt: skip
 # Language models that are timed: width, layers, and tokens of the vocabulary, which a step of the
 # second is mostly spent on, as with small models; tokens and variables of the two prompts.
-SPOKEN, TOKENS, WORDS = ((64, 2, 512), (128, 3, 4096)), 24, 6
+SPOKEN = {"cpu": ((64, 2, 512), (128, 3, 4096)), "cuda": ((64, 2, 512), (1024, 8, 16384))}
+TOKENS, WORDS = 24, {"cpu": 6, "cuda": 12}
 # Bytes of the weights of language models that are small enough to be timed themselves.
 SMALL = 2**26
-# Samples that are split, their variables, and how much longer one variable more takes.
-SPLIT, VARIABLES, GROWTH = 8, 7, 2.4
+# Samples that are split and their variables; of how many variables the time is told, and how much
+# longer one variable more takes.
+SPLIT, VARIABLES, GROWTH = {"cpu": (8, 7), "cuda": (64, 10)}, 7, 2.4
 # A way of shapiq takes about as long for a sample as a split with so many variables would.
 PEER = 14
 # States of the program on sampled states, and its variables.
 SAMPLED, MORE = 300, 10
-# Times that these samples are descended on at once, and steps.
-MANY, STEPS = 32, 20
+# Samples that are descended on at once, and steps.
+MANY, STEPS = 256, 20
 
 
 @not_a_result
@@ -191,7 +200,7 @@ def _configuration(name: str) -> Any:
         return from_pretrained("AutoConfig", name)
     kind, shape = PUBLISHED[name]
     names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
-             "num_attention_heads", "num_key_value_heads")  # fmt: skip
+             "num_attention_heads", "num_key_value_heads", "tie_word_embeddings")  # fmt: skip
     return getattr(import_transformers(), kind)(**dict(zip(names, shape, strict=True)))
 
 
@@ -213,11 +222,12 @@ def measure_speech() -> Speech:
     """Time a few steps and masked prompts of two small language models, in some seconds."""
     steps, masked = [], []
     tokens = torch.arange(16 * 256).reshape(16, 256) % 500
-    places = tuple((p,) for p in range(1, TOKENS, TOKENS // WORDS))
+    words = WORDS[device().type]
+    places = tuple((p,) for p in range(1, TOKENS, TOKENS // words))
     prompts, variables = list(tokens[:2, :TOKENS]), TextVariables((places,) * 2)
     targets = torch.zeros(2, dtype=torch.long)
     with _one_thread():
-        for shape in SPOKEN:
+        for shape in SPOKEN[device().type]:
             model = tiny_llama(shape[2], *shape[:2]).to(device())
             step = functools.partial(_spoken_step, model, tokens.to(device()))
             asked = token_demand("tiny-llama", *shape).operations
@@ -225,7 +235,7 @@ def measure_speech() -> Speech:
             given = (model, prompts, targets, variables, mean_embedding(model.eval()))
             run = functools.partial(masked_outputs, *given, progress=False)
             asked = token_demand("tiny-llama", *shape, last=True).operations
-            masked.append((asked, _seconds(run) / (2 * tree_tokens(TOKENS, WORDS))))
+            masked.append((asked, _seconds(run) / (2 * tree_tokens(TOKENS, words))))
     return Speech(Rate.through(*steps), Rate.through(*masked))
 
 
@@ -298,29 +308,30 @@ class Speed(NamedTuple):
 @not_a_result
 def measure_speed() -> Speed:
     """Time a few steps, masked outputs and splits on this machine, in some seconds."""
+    samples, n = SPLIT[device().type]
     with _one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         steps, masked, split = [], [], 0.0
-        for network, side, batch, few in TIMED:
+        for network, side, batch, few in TIMED[device().type]:
             asked = demand(network, side).operations
             model = build_network(network, image_size=side).to(device())
-            images = torch.rand(max(batch, SPLIT), 3, side, side)
+            images = torch.rand(max(batch, samples), 3, side, side)
             step = functools.partial(_step, model, images[:batch])
             steps.append((asked, _seconds(step) / batch))
             run = functools.partial(_outputs, model.eval(), images[:2], few)
             masked.append((asked, _seconds(run) / 2 ** (few + 1)))
             if not split:
-                v = _outputs(model, images[:SPLIT], VARIABLES)
-                split = _seconds(functools.partial(sparsify, v, progress=False)) / SPLIT
-                descend = functools.partial(
-                    published, v.repeat(MANY, 1), rate=RATES[1], steps=STEPS
-                )
+                v = _outputs(model, images[:samples], n)
+                split = _seconds(functools.partial(sparsify, v, progress=False)) / samples
+                split *= GROWTH ** (VARIABLES - n)
+                v = _outputs(model, images[:1], VARIABLES).repeat(MANY, 1)
+                descend = functools.partial(published, v, rate=RATES[1], steps=STEPS)
                 states = draw_states(MORE, 2**MORE)
                 v = _outputs(model, images[:1], MORE)[:, states]
                 solve = functools.partial(
                     sparsify_sampled, v, states, MORE, held_out=2**MORE - SAMPLED
                 )
-        each = _seconds(descend) / (SPLIT * MANY * STEPS)
+        each = _seconds(descend) / (MANY * STEPS)
         sampled = _seconds(solve) / (SAMPLED**2 * len(candidates(MORE)[0]))
     return Speed(Rate.through(*steps), Rate.through(*masked), split, each, sampled)
 
