@@ -79,7 +79,8 @@ def reproducible_gpu(gradients: bool = False) -> None:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=True)
             torch.utils.deterministic.fill_uninitialized_memory = False
-            warnings.filterwarnings("ignore", ".* does not have a deterministic implementation")
+            untold = ".*(does not have a deterministic implementation|non-deterministic algorithm)"
+            warnings.filterwarnings("ignore", untold)
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False

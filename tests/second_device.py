@@ -214,4 +214,10 @@ def second_device():
         AcceleratorState._reset_state(reset_partial_state=True)
         stack.callback(AcceleratorState._reset_state, reset_partial_state=True)
         stack.enter_context(_in_this_thread())
+        # What trainings ask of a GPU.
+        before = torch.are_deterministic_algorithms_enabled()
+        stack.callback(torch.use_deterministic_algorithms, before)
+        memory, name = torch.utils.deterministic, "fill_uninitialized_memory"
+        stack.callback(setattr, memory, name, getattr(memory, name))
+        stack.enter_context(mock.patch.dict("os.environ"))
         yield CUDA

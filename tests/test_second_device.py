@@ -29,7 +29,7 @@ from symgen.method.trainings import simple_measures
 from symgen.method.witnesses import Witnesses
 from symgen.models import registry
 from symgen.models.language import LanguageModel, tiny_llama, train_causal_lm
-from symgen.models.loop import Loop
+from symgen.models.loop import Loop, make_accelerator
 from symgen.models.training import train
 from symgen.split.published import published
 from symgen.split.sparsify import sparsify
@@ -169,6 +169,21 @@ def test_a_gpu_is_told_to_compute_in_full_and_alike():
     with second_device(), torch.backends.cudnn.flags(enabled=False, **others):
         registry.device()
         assert {name: getattr(torch.backends.cudnn, name) for name in wanted} == wanted
+
+
+def test_trainings_sum_gradients_in_one_order_where_torch_knows_one():
+    with second_device(), warnings.catch_warnings():
+        make_accelerator()
+        assert torch.are_deterministic_algorithms_enabled()
+        # As torch tells what it has no other algorithm for; nothing else is silenced.
+        warnings.warn(
+            "Memory Efficient attention defaults to a non-deterministic algorithm.", stacklevel=1
+        )
+        warnings.warn(
+            "some_backward_cuda does not have a deterministic implementation, but", stacklevel=1
+        )
+        with pytest.raises(UserWarning, match="another"):
+            warnings.warn("another", stacklevel=1)
 
 
 def test_texts_masked_at_the_embedding():

@@ -237,7 +237,8 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int, machine: _M
             words = int(1.5 * parameters["vocabularies"][number])
             shape = (each.model, parameters["width"], parameters["layers"], words)
             asked, last = speed.token_demand(*shape), speed.token_demand(*shape, last=True)
-        except (FileNotFoundError, ImportError, ValueError) as error:
+        # Some models cannot run without numbers.
+        except (FileNotFoundError, ImportError, RuntimeError, ValueError) as error:
             told = str(error).split(" (")[0].split("; ")[0]
             return Bill(chapter, *NOTHING, f"not known: {told}")
         passes = each.trained + FORWARD * each.measured

@@ -15,6 +15,7 @@ from symgen.interactions import Interactions
 from symgen.masking.mask_values import mask_ids
 from symgen.masking.prompts import Prompt, draw_prompts
 from symgen.method.statistics import Interval, cut, interval
+from symgen.method.study import refuse_slips
 from symgen.method.transfer import generalization_power, interaction_count, transfer
 from symgen.models.language import LanguageModel, open_language_model
 
@@ -66,14 +67,20 @@ class LanguageStudy:
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], **changes: Any) -> "LanguageStudy":
-        """Return the study that a chapter's parameters describe, with some of them changed."""
+        """Return the study that a chapter's parameters describe, with some of them changed.
+
+        Raises:
+            ValueError: for a parameter that is almost one that it has.
+        """
+        refuse_slips(parameters, [field.name for field in dataclasses.fields(cls)])
         known = {field.name for field in dataclasses.fields(cls)} & parameters.keys()
         return cls(**{**{name: parameters[name] for name in known}, **changes})
 
     @property
     def title(self) -> str:
-        """The model and the data set in words."""
-        return f"{self.models[0].name} on {self.dataset}"
+        """The model and what it is asked to continue, in words."""
+        texts = "a prompt of one's own" if self.prompt else self.dataset
+        return f"{self.models[0].name} on {texts}"
 
     def __getstate__(self) -> dict[str, Any]:
         """Go to another process as what was asked for, without the models it has loaded."""

@@ -40,7 +40,7 @@ MEAN_BATCH = 256
 TRAINING = TrainingConfig(epochs=60, checkpoints=12, augment=False)
 SETTINGS = tuple(f.name for f in dataclasses.fields(TrainingConfig) if f.name != "seed")
 # Parameters of chapters that are no slips of the pen for one that a study has.
-CHAPTERS_OWN = {"seeds", "sample", "layers", "baseline", "label_noises"}
+CHAPTERS_OWN = {"seeds", "sample", "layers", "baseline", "label_noises", "maskings"}
 
 
 @same_numbers

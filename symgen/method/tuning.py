@@ -13,6 +13,7 @@ from symgen.interactions import Interactions
 from symgen.masking.prompts import Prompt
 from symgen.method.dynamics import Dynamics
 from symgen.method.language import LanguageStudy
+from symgen.method.study import refuse_slips
 from symgen.models.language import LanguageModel, train_causal_lm
 from symgen.models.training import TrainingRun
 
@@ -44,7 +45,14 @@ class Tuning:
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> "Tuning":
-        """Return the tuning that a chapter's parameters describe; `old` names the old domain."""
+        """Return the tuning that a chapter's parameters describe; `old` names the old domain.
+
+        Raises:
+            ValueError: for a parameter that is almost one that a tuning or its study has.
+        """
+        refuse_slips(
+            parameters, [f.name for x in (cls, LanguageStudy) for f in dataclasses.fields(x)]
+        )
         study = LanguageStudy.of(parameters, dataset=parameters["old"])
         known = {field.name for field in dataclasses.fields(cls)} & parameters.keys()
         return cls(study, **{name: parameters[name] for name in known})

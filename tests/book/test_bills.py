@@ -299,6 +299,15 @@ def test_a_chapter_on_language_models_has_a_bill(monkeypatch):
     unknown = bill(model="no/such-model")
     assert unknown.seconds is None and 'not known: model "no/such-model"' in unknown.basis
 
+    def of_numbers(*shape, **options):
+        raise RuntimeError("Tensor.item() cannot be called on meta tensors")
+
+    monkeypatch.setattr(speed, "token_demand", of_numbers)
+    assert (
+        bill(model="no/such-model").basis
+        == "not known: Tensor.item() cannot be called on meta tensors"
+    )
+
 
 @pytest.mark.parametrize(("seeds", "domains", "cores", "rounds"), [
     (1, 2, 2, 2), (4, 2, 1, 8), (4, 2, 2, 5), (4, 1, 4, 2), (4, 2, 8, 3),
@@ -453,6 +462,7 @@ def test_a_machine_is_timed_with_one_thread_and_left_as_it_was(monkeypatch):
         return float(next(times))
 
     before = torch.get_num_threads()
+    monkeypatch.setattr(speed, "device", lambda: torch.device("cpu"))
     monkeypatch.setattr(speed, "_seconds", seconds)
     monkeypatch.setattr(speed, "_outputs", lambda *given: torch.zeros(8, 2 ** given[-1]))
     found = speed.measure_speed()
@@ -464,3 +474,7 @@ def test_a_machine_is_timed_with_one_thread_and_left_as_it_was(monkeypatch):
     assert found.train(speed.demand("resnet18").operations) == pytest.approx(4 / 8)
     assert torch.get_num_threads() == before and set(threads) == {1}
     assert torch.equal(state, torch.random.get_rng_state())
+    # As on a GPU: 64 samples with 10 variables.
+    times = iter(range(1, 10))
+    monkeypatch.setitem(speed.SPLIT, "cpu", speed.SPLIT["cuda"])
+    assert speed.measure_speed().splits(10) == pytest.approx(3 / 64)

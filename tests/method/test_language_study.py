@@ -11,6 +11,7 @@ import torch
 from conftest import ROOT
 
 import symgen
+from symgen.book import presets
 from symgen.data.planted import planted_reason
 from symgen.data.texts import split_texts
 from symgen.interactions import Interactions
@@ -43,6 +44,29 @@ def learned(monkeypatch):
 
     monkeypatch.setattr(language, "open_language_model", opened)
     return calls
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("vocabulareis", "vocabularies"), ("phrase", "phrases"), ("tune_epoch", "tune_epochs")],
+)
+def test_a_slip_in_a_chapters_parameters_is_refused(given, meant):
+    parameters = {**SMALL, "old": "planted-facts", given: 1}
+    with pytest.raises(ValueError, match=f'no "{given}". Did you mean "{meant}"'):
+        (Tuning if "tune" in given else LanguageStudy).of(parameters)
+
+
+@pytest.mark.parametrize("chapter", ["05_llm_interactions", "06_fine_tuning"])
+def test_no_parameter_of_a_chapter_is_taken_for_a_slip(chapter):
+    given = presets.defaults(presets.read_chapter(ROOT, chapter))
+    kind = Tuning if "old" in given else LanguageStudy
+    assert kind.of(given)
+
+
+def test_a_prompt_of_ones_own_is_told_as_that(learned):
+    assert LanguageStudy.of(SMALL).title == "opened tiny-llama on planted-facts"
+    own = LanguageStudy.of(SMALL, prompt="The earth", target=" turns")
+    assert own.title == "opened tiny-llama on a prompt of one's own"
 
 
 def test_two_tiny_models_learn_from_a_half_each(learned):
