@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from symgen.fingerprints import refusal
+from symgen.fingerprints import refusal, same_numbers
 from symgen.storage import atomic
 from symgen.transforms import and_or_outputs, count_variables, interaction_order, moebius
 
@@ -30,6 +30,19 @@ SALIENT_SHARE = 0.05
 SHOWN = 5
 
 
+@same_numbers
+def in_one_line(kind: type) -> type:
+    """Have interactions print what they are of, in place of all their numbers."""
+
+    def told(self) -> str:
+        gap = max(self.gap.flatten().tolist(), default=0.0)
+        return f"<{kind.__name__}: {self.bias.numel()} sample(s), n = {self.n}, gap <= {gap:.1e}>"
+
+    kind.__repr__ = told
+    return kind
+
+
+@in_one_line
 @dataclasses.dataclass(frozen=True, eq=False)
 class Interactions:
     """AND and OR effects of one or many samples: the logical model of Eq. 3.

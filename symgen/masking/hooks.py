@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -10,8 +11,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from symgen.fingerprints import refusal
+
+# So many samples of one class are hardly an accident.
+MANY = 6
 # What a network is called with.
 Arguments = Tensor | dict[str, Any]
+
+
+@refusal
+def _warn_of_one_class(labels: Tensor) -> None:
+    if len(labels) >= MANY and bool((labels == labels[0]).all()):
+        warnings.warn(
+            f"all {len(labels)} samples are of class {labels[0].item()}: a loader that does not "
+            "shuffle gives the first of data that may be sorted. Give it shuffle=True and "
+            "generator=torch.Generator().manual_seed(0), or make Inputs(x, y) of those you mean",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 class Inputs(NamedTuple):
@@ -39,6 +56,9 @@ class Inputs(NamedTuple):
 
         Raises:
             ValueError: for batches of anything else, or fewer samples.
+
+        Warns:
+            UserWarning: where many samples are all of one class, as the first of sorted data are.
         """
         xs, ys, have = [], [], 0
         for batch in batches:
@@ -52,6 +72,7 @@ class Inputs(NamedTuple):
                 break
         if not 1 <= count <= have:
             raise ValueError(f"count = {count}: the batches hold {have} samples")
+        _warn_of_one_class(torch.cat(ys)[:count])
         return cls(torch.cat(xs)[:count], torch.cat(ys)[:count])
 
 

@@ -146,8 +146,9 @@ def _as_before(seed: int) -> Iterator[None]:
     numbas = numba.get_num_threads()
     random.seed(seed)
     np.random.seed(seed)
-    # By itself numba takes a thread for every core; on busy ones its loops last four times as long.
-    numba.set_num_threads(min(threads, numbas))
+    # By itself numba takes a thread for every core, for loops of microseconds: where something else
+    # runs, their threads wait for each other most of the time.
+    numba.set_num_threads(1)
     try:
         yield
     finally:

@@ -32,7 +32,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from symgen.fingerprints import refusal
-from symgen.interactions import Interactions
+from symgen.interactions import Interactions, in_one_line
 from symgen.memory import free_memory
 from symgen.split.design import candidates, design
 from symgen.split.sparsify import MAX_VARIABLES as EXACT_LAST
@@ -50,6 +50,7 @@ PARTS = ("index", "is_or", "effects", "bias", "full", "objective", "gap", "held_
 MARGINS = (0.3, 0.05)
 
 
+@in_one_line
 @dataclasses.dataclass(frozen=True, eq=False)
 class SampledInteractions:
     """AND and OR effects of few variables each, found from sampled masked states.

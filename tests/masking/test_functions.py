@@ -204,3 +204,7 @@ def test_the_first_samples_of_a_loader():
         symgen.Inputs.of(torch.utils.data.DataLoader(data), 11)
     with pytest.raises(ValueError, match="expected a pair of tensors"):
         symgen.Inputs.of([{"x": torch.zeros(1)}], 1)
+    sorted_ones = torch.utils.data.TensorDataset(torch.zeros(12, 1), torch.arange(12) // 6)
+    with pytest.warns(UserWarning, match=r"all 6 samples are of class 0.*shuffle=True"):
+        symgen.Inputs.of(torch.utils.data.DataLoader(sorted_ones, batch_size=4), 6)
+    symgen.Inputs.of(torch.utils.data.DataLoader(sorted_ones, batch_size=4), 7)

@@ -71,7 +71,7 @@ def test_all_ways_find_planted_logic_and_are_judged_on_the_same_states():
     assert (table["calls"] <= 400).all() and table["interactions"].iloc[0] == 2
 
 
-def test_a_seed_decides_what_peers_draw_and_leaves_no_trace(monkeypatch, one_thread):
+def test_a_seed_decides_what_peers_draw_and_leaves_no_trace(monkeypatch):
     approximator = pytest.importorskip("shapiq").approximator
     numba = pytest.importorskip("numba")
 
@@ -86,6 +86,7 @@ def test_a_seed_decides_what_peers_draw_and_leaves_no_trace(monkeypatch, one_thr
             return np.random.random(), random.random()
 
     monkeypatch.setattr(approximator, "SPEX", Drawing)
+    torch.set_num_threads(2)
     threads, numbas = torch.get_num_threads(), numba.get_num_threads()
     state = random.getstate(), np.random.get_state()[1].tolist()
     first = sampling.peer("SPEX", logic, 10, 400, 0)

@@ -293,6 +293,13 @@ def test_names_and_identity_stay_with_the_interactions(tmp_path):
     assert shared.names.tolist() == [list("wxyz")] * 3
 
 
+def test_interactions_print_in_a_line_and_not_as_all_their_numbers():
+    both = symgen.sparsify(torch.randn(2, 16, dtype=torch.float64))
+    assert repr(both) == f"<Interactions: 2 sample(s), n = 4, gap <= {float(both.gap.max()):.1e}>"
+    assert repr(both[0]).startswith("<Interactions: 1 sample(s), n = 4")
+    assert repr(both[:0]) == "<Interactions: 0 sample(s), n = 4, gap <= 0.0e+00>"
+
+
 def test_the_table_and_the_page_use_the_names_that_are_known():
     inter = known()
     assert inter.to_frame().equals(random_interactions(1).to_frame(NAMES))

@@ -171,6 +171,7 @@ def test_they_are_read_again_as_they_were_saved(tmp_path, names):
     path = tmp_path / "found.safetensors"
     found.save(path)
     again = SampledInteractions.load(path)
+    assert repr(again).startswith("<SampledInteractions: ")
     assert (again.n, again.about) == (20, about)
     with pytest.raises(ValueError, match=r"masked states; .* SampledInteractions\.load"):
         Interactions.load(path)
