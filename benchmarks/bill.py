@@ -42,7 +42,11 @@ def main() -> None:
     where = about["gpu"] or f"{about['processor']}, {about['threads']} threads"
     print(where, table.to_string(index=False), sep="\n")
     if options.store:
-        table.assign(machine=where, place=options.preset).to_csv(options.store, index=False)
+        table = table.assign(machine=where, place=options.preset)
+        if options.store.exists():  # what was stored of other presets stays
+            stored = pd.read_csv(options.store)
+            table = pd.concat([stored[stored["place"] != options.preset], table])
+        table.to_csv(options.store, index=False)
 
 
 if __name__ == "__main__":

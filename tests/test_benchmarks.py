@@ -111,3 +111,14 @@ def test_the_bill_of_a_preset_has_a_row_a_chapter_and_their_sum(monkeypatch):
     names = table["chapter"].tolist()
     assert "05_llm_interactions" in names and "how_fast" not in names and names[-1] == "all"
     assert table.iloc[-1, 1:].tolist() == [12.0, 6.0, 2.0] and table["hours"].isna().sum() > 5
+
+
+def test_a_bill_is_kept_beside_those_of_other_presets(monkeypatch, tmp_path):
+    hours = iter([1.0, 2.0, 3.0])
+    monkeypatch.setattr(bill, "bill", lambda preset: pd.DataFrame({"hours": [next(hours)]}))
+    for preset in ("paper", "gpu", "gpu"):
+        given = ["bill", preset, "--store", str(tmp_path / "bills.csv")]
+        monkeypatch.setattr("sys.argv", given)
+        bill.main()
+    kept = pd.read_csv(tmp_path / "bills.csv")
+    assert kept[["place", "hours"]].values.tolist() == [["paper", 1.0], ["gpu", 3.0]]

@@ -321,7 +321,7 @@ def measure_speed() -> Speed:
             run = functools.partial(_outputs, model.eval(), images[:2], few)
             masked.append((asked, _seconds(run) / 2 ** (few + 1)))
             if not split:
-                v = _outputs(model, images[:samples], n)
+                v = _outputs(model, images[:samples], n).to(device())
                 split = _seconds(functools.partial(sparsify, v, progress=False)) / samples
                 split *= GROWTH ** (VARIABLES - n)
                 v = _outputs(model, images[:1], VARIABLES).repeat(MANY, 1)
