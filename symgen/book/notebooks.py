@@ -10,13 +10,14 @@ import pprint
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import nbformat
 
 from symgen.fingerprints import PACKAGE, RECORD, code_fingerprint, fingerprint, versions
+from symgen.literal import plain
 
 SCHEMA = 1  # of the `symgen` entry in a notebook's metadata
 IDENTITY = ("schema", "preset", "parameters", "sources", "code", "versions")
@@ -222,6 +223,24 @@ def provenance_record(notebook: nbformat.NotebookNode) -> dict:
             if isinstance(record, dict) and "code" in record:
                 return dict(record)
     return {}
+
+
+# As Python writes a warning, after the place that it comes from.
+WARNING = re.compile(r"^(?P<place>.*?): (?P<kind>\w+Warning): (?P<text>.+)$", re.MULTILINE)
+
+
+def with_warnings(cells: list[nbformat.NotebookNode]) -> Iterator[nbformat.NotebookNode]:
+    """Yield cells, and after each what it warned of first: readers see nothing else of stderr."""
+    seen = set()
+    for cell in cells:
+        yield cell
+        for output in cell.get("outputs", []):
+            for found in WARNING.finditer(output.text if output.get("name") == "stderr" else ""):
+                told = found["kind"], found["text"]
+                if told not in seen and re.search("symgen|ipykernel", found["place"]):
+                    seen.add(told)
+                    about = f'<p class="warned"><b>{told[0]}.</b> {plain(told[1])}</p>'
+                    yield nbformat.v4.new_markdown_cell(about)
 
 
 def with_data(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:

@@ -235,6 +235,8 @@ def _language_faults(values: Mapping[str, Any]) -> Faults:
     """Find names that a language model's chapter cannot use, and what does not belong together."""
     instructions, prompt = values.get("instructions"), values.get("prompt", "")
     names = {"model": "model", "baseline": "model", "old": "dataset", "dataset": "dataset"}
+    if str(values["dataset"]).endswith(".jsonl") and not instructions:
+        yield "dataset", "a data set; for a file of instructions also instructions = True"
     for name, what in names.items():
         # Instructions are a file, or a data set whose columns are looked at when it is read.
         known = DATASETS.get(values.get(name), Known())
@@ -250,6 +252,10 @@ def _language_faults(values: Mapping[str, Any]) -> Faults:
     if instructions and known.kind:
         columns = "the columns instruction and output"
         yield "dataset", f"with instructions = True a .jsonl file or a data set with {columns}"
+    if str(values["dataset"]).endswith((".jsonl", ".json")):
+        there = os.environ.get("SYMGEN_FROM") or os.getcwd()
+        if not os.path.isfile(os.path.join(there, os.path.expanduser(values["dataset"]))):
+            yield "dataset", f"the path of a file, and there is none; paths are seen from {there}"
     if not prompt and values["n"] > (known.words or 16):
         yield "n", f'at most {known.words} words, as the texts of "{values["dataset"]}" have'
     if prompt.strip():

@@ -260,6 +260,7 @@ def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:
             about = _failure(failed, page) + _summary(book, name, page, own)
             cell.source = f"{title}\n\n{about}\n\n{rest}"
             break
+    page.cells = list(notebooks.with_warnings(page.cells))
     return page
 
 

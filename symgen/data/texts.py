@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from symgen.data.hub import (
     from_pretrained,
     import_transformers,
     open_splits,
+    working_folder,
 )
 from symgen.data.rows import Rows, json_lines, readable, text_columns
+from symgen.fingerprints import refusal
 from symgen.literal import nearest
 
 VOCABULARY = 8192
@@ -67,6 +70,16 @@ def load_texts(
     return found
 
 
+@refusal
+def _refuse_without_words(tokenizer: Any, name: str) -> None:
+    if set(tokenizer.get_vocab()) <= {*tokenizer.all_special_tokens}:
+        raise ValueError(
+            f'the tokenizer "{name}" knows no word, only {len(tokenizer)} special tokens: that is '
+            "made of a folder without one. Save yours beside the model, by "
+            "tokenizer.save_pretrained(folder), so that there is a tokenizer.json"
+        )
+
+
 def load_tokenizer(tokenizer: Any, texts: list[str]) -> Any:
     """Return a tokenizer fit for masking.
 
@@ -98,6 +111,7 @@ def load_tokenizer(tokenizer: Any, texts: list[str]) -> Any:
             f'the tokenizer "{name}" does not tell which characters a token covers; expected a '
             "fast tokenizer (with a tokenizer.json)"
         )
+    _refuse_without_words(tokenizer, name)
     advice = "copy it again; expected are a tokenizer.json and a tokenizer_config.json that fit"
     with readable(f'the tokenizer "{name}"', "what it says", advice):
         ids = tokenizer(["a word"], return_offsets_mapping=True)["input_ids"][0]
@@ -265,7 +279,7 @@ def load_instructions(name: str) -> list[dict[str, str]]:
         ValueError: for a line or a column that is missing.
     """
     if name.endswith((".jsonl", ".json")):
-        rows = json_lines(name)
+        rows = json_lines(working_folder() / Path(name).expanduser())
     else:
         splits = open_splits(name)
         table = splits.get("train", next(iter(splits.values())))()
@@ -277,6 +291,11 @@ def load_instructions(name: str) -> list[dict[str, str]]:
             )
         rows = table.select_columns([k for k in COLUMNS if k in columns]).to_list()
     for number, row in enumerate(rows, 1):
+        if not {"instruction", "output"} <= row.keys():
+            raise ValueError(
+                f"row {number} of {name} has {', '.join(row) or 'nothing'}; expected texts named "
+                "instruction and output, and perhaps input"
+            )
         for column in COLUMNS:
             if not isinstance(row.get(column) or "", str):
                 raise ValueError(

@@ -404,6 +404,18 @@ def test_a_prompt_that_lacks_its_variables_or_its_target_is_refused(change):
         check_parameters("05_llm_interactions", {**known, **own, **change})
 
 
+def test_a_file_of_instructions_is_seen_from_where_the_program_started(monkeypatch, tmp_path):
+    known = presets.defaults(presets.read_chapter(ROOT, "06_fine_tuning"))
+    monkeypatch.setenv("SYMGEN_FROM", str(tmp_path))
+    given = {**known, "dataset": "./rows.jsonl", "instructions": True}
+    with pytest.raises(ValueError, match="expected the path of a file, and there is none; paths"):
+        check_parameters("06_fine_tuning", given)
+    (tmp_path / "rows.jsonl").touch()
+    check_parameters("06_fine_tuning", given)
+    with pytest.raises(ValueError, match="for a file of instructions also instructions = True"):
+        check_parameters("06_fine_tuning", {**given, "instructions": False})
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_values_out_of_range_are_refused_with_given_expected_and_what_to_do(name):
     known = presets.defaults(presets.read_chapter(ROOT, name))

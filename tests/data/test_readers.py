@@ -293,10 +293,31 @@ def test_columns_that_later_lines_bring(root):
     assert load_texts("a/b") == ["a"]
 
 
+def test_instructions_lie_where_the_program_was_started(root, monkeypatch, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/rows.jsonl").write_text('{"instruction": "a", "output": "b"}\n')
+    monkeypatch.setenv("SYMGEN_FROM", str(tmp_path / "mine"))
+    row = {"instruction": "a", "input": "", "output": "b"}
+    assert load_instructions("./rows.jsonl") == load_instructions("rows.jsonl") == [row]
+
+
+def test_a_tokenizer_that_knows_no_word_is_refused(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    transformers.BertConfig(vocab_size=50).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"knows no word.*tokenizer\.save_pretrained"):
+        load_tokenizer(str(tmp_path), [])
+
+
 def test_instructions_that_are_no_texts(root):
     path = root / "rows.jsonl"
     path.write_text('{"instruction": "a", "output": "b"}\n{"instruction": "a", "output": [1]}\n')
     with pytest.raises(ValueError, match=r"row 2 of .*rows.jsonl has \[1\] as output"):
+        load_instructions(str(path))
+    path.write_text('{"question": "a", "answer": "b"}\n')
+    told = (
+        r"row 1 of .*rows.jsonl has question, answer; expected texts named instruction and output"
+    )
+    with pytest.raises(ValueError, match=told):
         load_instructions(str(path))
     write(root, "a/b", {"instruction": ["a"], "output": [3]})
     with pytest.raises(ValueError, match="has the columns of text instruction; expected"):
