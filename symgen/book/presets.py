@@ -191,9 +191,8 @@ def resolve_all(
     found = []
     for given in several:
         if "preset" in given:
-            raise BookError(
-                f"write --preset {given['preset']} instead of -p preset {given['preset']}"
-            )
+            read_preset(book, name := str(given["preset"]))  # which there may not be
+            raise BookError(f"write --preset {name} instead of -p preset {name}")
         for name in (values := {**base, **given}):
             if name not in known:
                 raise unknown(f"parameter of {chapter}", name, known)

@@ -6,13 +6,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from symgen.data.hub import from_pretrained, resolve
-from symgen.fingerprints import fingerprint, not_a_result
+from symgen.fingerprints import fingerprint, not_a_result, refusal
 from symgen.literal import nearest
 from symgen.memory import reproducible_gpu
 from symgen.models.architectures import ResNetCIFAR, SmallCNN, TextClassifier, bert, resnet, vgg
@@ -195,8 +196,26 @@ def _own(name: str, kind: str, classes: int, **options: Any) -> nn.Module:
     return TextClassifier(model) if kind == "text" else model
 
 
+@refusal
+def _refuse_other_classes(name: str, classes: int) -> None:
+    """Refuse a classifier in a folder that was trained for another number of classes."""
+    try:
+        config = json.loads((Path(resolve(name)) / "config.json").read_text(encoding="utf-8"))
+        mine = len(config.get("id2label", "01"))  # two where a configuration says nothing
+        trained = "ForSequenceClassification" in str(config.get("architectures"))
+    except (OSError, ValueError, AttributeError, TypeError):
+        return  # of the hub, or told by what loads it
+    if trained and mine != classes:
+        raise ValueError(
+            f'network "{name}" is a classifier of {mine} classes, and the data has {classes}; '
+            "choose data with its classes, or save the model with a head for these, by "
+            f"from_pretrained(..., num_labels={classes}, ignore_mismatched_sizes=True)"
+        )
+
+
 def _pretrained(name: str, classes: int, vocabulary: Any = None, **options: Any) -> nn.Module:
     options.pop("pad_token_id", None)
+    _refuse_other_classes(name, classes)
     return TextClassifier(
         from_pretrained("AutoModelForSequenceClassification", name, num_labels=classes, **options)
     )

@@ -62,6 +62,7 @@ REFUSALS = [
     (["run", "a_first", "-p", "fail", "yes"], ["'fail' of a_first", "default, False (bool)"]),
     (["run", "a_first", "-p", "fail", "3"], ["'fail' of a_first", "default, False (bool)"]),
     (["run", "a_first", "-p", "preset", "cpu"], ["--preset cpu instead of -p preset cpu"]),
+    (["run", "a_first", "-p", "preset", "fast"], ["unknown preset 'fast'", "Known: "]),
     (["run", "a_first", "--store", "-p", "n", "4"], ["--store", "leave out -p"]),
     (["html", "--edition", "gqu"], ["unknown edition 'gqu'", "Known: quick"]),
     (["html", "--from", "nowhere"], ["no folder nowhere", "symgen run all"]),

@@ -336,6 +336,23 @@ def test_a_model_with_another_setting_is_another_model(stored_model):
     assert open_language_model(str(folder)).key != before
 
 
+def test_a_classifier_of_other_classes_is_refused_in_words(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=1,
+        intermediate_size=8, num_labels=3,
+    )  # fmt: skip
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"classifier of 3 classes, and the data has 2; .*num_labels=2"
+    ):
+        build_network(str(tmp_path), classes=2)
+    assert build_network(str(tmp_path), classes=3)
+    # Without a head that was trained, any number will do.
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    assert build_network(str(tmp_path), classes=2)
+
+
 def test_code_that_comes_with_a_model_is_never_run(stored_model, monkeypatch):
     folder = Path(stored_model[0])
     config = json.loads((folder / "config.json").read_text())
