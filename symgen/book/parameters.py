@@ -264,7 +264,9 @@ def _language_faults(values: Mapping[str, Any]) -> Faults:
         try:
             Prompt.of(prompt, values["target"], values["phrases"] or None, values["n"])
         except ValueError as error:
-            yield "prompt", f"one that has its variables and a target: {error}"
+            target, phrases = values["target"].strip(), values["phrases"]
+            name = "target" if not target else "phrases" if phrases else "prompt"
+            yield name, f"a prompt that has its variables and a target: {error}"
     elif values.get("target") or values.get("phrases"):
         name = "target" if values["target"] else "phrases"
         yield name, "nothing, since there is no prompt that it belongs to; give a prompt"

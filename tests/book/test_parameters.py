@@ -393,14 +393,16 @@ REFUSED_LANGUAGE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("change", [
-    {"n": 3}, {"n": 2, "target": " "}, {"phrases": ["the ship"]}, {"phrases": ["harbor", "sailor"]},
+@pytest.mark.parametrize(("change", "name"), [
+    ({"n": 3}, "prompt"), ({"n": 2, "target": " "}, "target"),
+    ({"phrases": ["the ship"]}, "phrases"), ({"phrases": ["harbor", "sailor"]}, "phrases"),
 ])  # fmt: skip
-def test_a_prompt_that_lacks_its_variables_or_its_target_is_refused(change):
+def test_a_prompt_that_lacks_its_variables_or_its_target_is_refused(change, name):
     known = presets.defaults(presets.read_chapter(ROOT, "05_llm_interactions"))
     own = {"prompt": "The sailor of the harbor will take", "target": " rope", "n": 2}
     check_parameters("05_llm_interactions", {**known, **own})
-    with pytest.raises(ValueError, match=r"cannot run with prompt = .*: expected one that has"):
+    told = rf"cannot run with {name} = .*: expected a prompt that has"
+    with pytest.raises(ValueError, match=told):
         check_parameters("05_llm_interactions", {**known, **own, **change})
 
 
