@@ -229,18 +229,24 @@ def provenance_record(notebook: nbformat.NotebookNode) -> dict:
 WARNING = re.compile(r"^(?P<place>.*?): (?P<kind>\w+Warning): (?P<text>.+)$", re.MULTILINE)
 
 
+def warned_of(cell: nbformat.NotebookNode) -> Iterator[tuple[str, str]]:
+    """Yield kind and text of each warning of symgen, or of the cell itself, in its outputs."""
+    for output in cell.get("outputs", []):
+        for found in WARNING.finditer(output.text if output.get("name") == "stderr" else ""):
+            if re.search("symgen|ipykernel", found["place"]):
+                yield found["kind"], found["text"]
+
+
 def with_warnings(cells: list[nbformat.NotebookNode]) -> Iterator[nbformat.NotebookNode]:
     """Yield cells, and after each what it warned of first: readers see nothing else of stderr."""
-    seen = set()
+    seen = set[tuple[str, str]]()
     for cell in cells:
         yield cell
-        for output in cell.get("outputs", []):
-            for found in WARNING.finditer(output.text if output.get("name") == "stderr" else ""):
-                told = found["kind"], found["text"]
-                if told not in seen and re.search("symgen|ipykernel", found["place"]):
-                    seen.add(told)
-                    about = f'<p class="warned"><b>{told[0]}.</b> {plain(told[1])}</p>'
-                    yield nbformat.v4.new_markdown_cell(about)
+        for kind, text in dict.fromkeys(warned_of(cell)):
+            if (kind, text) not in seen:
+                about = f'<p class="warned"><b>{kind}.</b> {plain(text)}</p>'
+                yield nbformat.v4.new_markdown_cell(about)
+        seen.update(warned_of(cell))
 
 
 def with_data(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:

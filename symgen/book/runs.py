@@ -163,7 +163,9 @@ def _execute(
         shutil.rmtree(aside, ignore_errors=True)
     peak = about["memory"].get("host")
     memory = f", {peak:,} MiB at most" if peak else ""
-    return Outcome("done", path, f"done in {about['seconds']:.1f} s{memory}: {path}")
+    told = f"done in {about['seconds']:.1f} s{memory}: {path}"
+    warned = dict.fromkeys(each for cell in done.cells for each in notebooks.warned_of(cell))
+    return Outcome("done", path, "\n  ".join([told, *map(": ".join, warned)]))
 
 
 @contextlib.contextmanager

@@ -249,6 +249,13 @@ def test_tables_land_in_the_folder_of_the_run(book, monkeypatch):
     assert not {"SYMGEN_FROM", "SYMGEN_OUT", "SYMGEN_RUN"} & set(os.environ)
 
 
+def test_a_run_tells_what_it_warned_of_once(book):
+    work = "import warnings\nfor _ in 'ab':\n    warnings.warn('mind the gap')\nprint(n)"
+    nbformat.write(small_chapter("a_first", work), book / "chapters/a_first.ipynb")
+    told = symgen("run", "a_first").output
+    assert told.count("UserWarning: mind the gap") == 1
+
+
 def test_a_failing_chapter_is_told_kept_and_does_not_stop_the_others(book):
     chapter = book / "chapters" / "a_first.ipynb"
     change(chapter, "fail = False", "fail = True")
