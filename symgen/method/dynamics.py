@@ -301,15 +301,25 @@ def _refuse_no_runs(run: Any, baselines: Any) -> None:
 def _refuse_sampled(found: Sequence[Any]) -> None:
     for one in found:
         if not isinstance(one, Interactions):
+            told = f"what extract returns is {type(one).__name__}"
+            if one is None:
+                raise ValueError(f"{told}; expected Interactions: return what symgen.extract gives")
             raise ValueError(
-                f"the interactions are {type(one).__name__}, of a sample of the masked states; a "
-                "training is followed by those of all of them: draw fewer variables, and leave "
-                "out states"
+                f"{told}, of a sample of the masked states; a training is followed by the "
+                "interactions of all of them: draw fewer variables, and leave out states"
             )
 
 
 @refusal
 def _refuse_one_value(extract: Any) -> None:
+    if inspect.isfunction(extract):
+        taken = inspect.signature(extract).parameters.values()
+        if not any(p.name == "key" or p.kind is p.VAR_KEYWORD for p in taken):
+            raise ValueError(
+                "extract is called with the network and key=..., what identifies it, and takes "
+                f"({', '.join(p.name for p in taken)}); name its second argument key, such as "
+                "lambda network, key: symgen.extract(network, inputs, variables, value, key=key)"
+            )
     kept = getattr(extract, "keywords", {})
     if inspect.isfunction(extract):
         seen = inspect.getclosurevars(extract)

@@ -214,6 +214,14 @@ def test_what_has_no_checkpoints_is_not_followed():
         symgen.track(torch.nn.Linear(2, 2), [run], symgen.extract)
 
 
+def test_what_extract_takes_and_returns_is_told_where_it_does_not_fit():
+    run, other = (symgen.Checkpoints([lambda: torch.nn.Linear(2, 2)]) for _ in "ab")
+    with pytest.raises(ValueError, match=r"key=\.\.\., .* takes \(n, k\); name its second"):
+        symgen.track(run, [other], lambda n, k: None)
+    with pytest.raises(ValueError, match="returns is NoneType; expected Interactions"):
+        symgen.track(run, [other], lambda n, key: None)
+
+
 def test_a_mask_value_of_one_network_does_not_serve_all():
     """It is of another scale in every network, and the numbers would look like any others."""
     run = symgen.Checkpoints([lambda: torch.nn.Linear(2, 2)])
