@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.rows import machine
+from benchmarks.rows import machine, store_rows
 from symgen.book import presets
 from symgen.book.bills import GIB, bills
 
@@ -42,11 +42,7 @@ def main() -> None:
     where = about["gpu"] or f"{about['processor']}, {about['threads']} threads"
     print(where, table.to_string(index=False), sep="\n")
     if options.store:
-        table = table.assign(machine=where, place=options.preset)
-        if options.store.exists():  # what was stored of other presets stays
-            stored = pd.read_csv(options.store)
-            table = pd.concat([stored[stored["place"] != options.preset], table])
-        table.to_csv(options.store, index=False)
+        store_rows(options.store, table.assign(machine=where), options.preset)
 
 
 if __name__ == "__main__":

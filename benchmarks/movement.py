@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from benchmarks.rows import store_rows
+
 # Times are no results.
 TIMES = ("second", "minute", "time", "MiB", "GiB")
 #: Relative difference up to which two numbers are one: what a sum in another order can do.
@@ -71,11 +73,7 @@ def main() -> None:
     table = compare(options.one, options.other)
     print(table.round(3).to_string(index=False))
     if options.store:
-        table = table.round(3).assign(place=options.place)
-        if options.store.exists():  # what was stored of other places stays
-            stored = pd.read_csv(options.store)
-            table = pd.concat([stored[stored["place"] != options.place], table])
-        table.to_csv(options.store, index=False)
+        store_rows(options.store, table.round(3), options.place)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import torch
 
 from symgen import extract, moebius
@@ -55,6 +56,15 @@ class Row:
 
     def record(self) -> dict:
         return dataclasses.asdict(self) | {"met": self.met}
+
+
+def store_rows(path: Path, table: pd.DataFrame, place: str) -> None:
+    """Write rows of a place to a CSV file; what was stored of other places stays."""
+    table = table.assign(place=place)
+    if path.exists():
+        stored = pd.read_csv(path)
+        table = pd.concat([stored[stored["place"] != place], table])
+    table.to_csv(path, index=False)
 
 
 def seconds(function: Callable, repeats: int = 1) -> tuple[float, float, object]:

@@ -228,25 +228,29 @@ def provenance_record(notebook: nbformat.NotebookNode) -> dict:
 # As Python writes a warning, after the place that it comes from.
 WARNING = re.compile(r"^(?P<place>.*?): (?P<kind>\w+Warning): (?P<text>.+)$", re.MULTILINE)
 
+# Of a cell, or of this package: not of another one that lies in a clone called symgen.
+OWN = re.compile(r"ipykernel_|(^|[/\\])symgen[/\\](?!.*site-packages)")
+
 
 def warned_of(cell: nbformat.NotebookNode) -> Iterator[tuple[str, str]]:
     """Yield kind and text of each warning of symgen, or of the cell itself, in its outputs."""
     for output in cell.get("outputs", []):
         for found in WARNING.finditer(output.text if output.get("name") == "stderr" else ""):
-            if re.search("symgen|ipykernel", found["place"]):
+            if OWN.search(found["place"]):
                 yield found["kind"], found["text"]
 
 
 def with_warnings(cells: list[nbformat.NotebookNode]) -> Iterator[nbformat.NotebookNode]:
     """Yield cells, and after each what it warned of first: readers see nothing else of stderr."""
-    seen = set[tuple[str, str]]()
+    seen = set()
     for cell in cells:
         yield cell
-        for kind, text in dict.fromkeys(warned_of(cell)):
+        for kind, text in warned_of(cell):
             if (kind, text) not in seen:
+                seen.add((kind, text))
                 about = f'<p class="warned"><b>{kind}.</b> {plain(text)}</p>'
-                yield nbformat.v4.new_markdown_cell(about)
-        seen.update(warned_of(cell))
+                # By a number: a page that is laid out again is the same.
+                yield nbformat.v4.new_markdown_cell(about, id=f"warned-{len(seen)}")
 
 
 def with_data(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:

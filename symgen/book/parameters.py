@@ -235,8 +235,12 @@ def _language_faults(values: Mapping[str, Any]) -> Faults:
     """Find names that a language model's chapter cannot use, and what does not belong together."""
     instructions, prompt = values.get("instructions"), values.get("prompt", "")
     names = {"model": "model", "baseline": "model", "old": "dataset", "dataset": "dataset"}
-    if str(values["dataset"]).endswith(".jsonl") and not instructions:
-        yield "dataset", "a data set; for a file of instructions also instructions = True"
+    if "instructions" in values and str(values["dataset"]).endswith((".jsonl", ".json")):
+        if not instructions:
+            yield "dataset", "a data set; for a file of instructions also instructions = True"
+        elif not os.path.isfile(_seen_from_start(values["dataset"])):
+            told = f"paths are seen from {_seen_from_start()}"
+            yield "dataset", f"the path of a file, and there is none; {told}"
     for name, what in names.items():
         # Instructions are a file, or a data set whose columns are looked at when it is read.
         known = DATASETS.get(values.get(name), Known())
@@ -252,10 +256,6 @@ def _language_faults(values: Mapping[str, Any]) -> Faults:
     if instructions and known.kind:
         columns = "the columns instruction and output"
         yield "dataset", f"with instructions = True a .jsonl file or a data set with {columns}"
-    if str(values["dataset"]).endswith((".jsonl", ".json")):
-        there = os.environ.get("SYMGEN_FROM") or os.getcwd()
-        if not os.path.isfile(os.path.join(there, os.path.expanduser(values["dataset"]))):
-            yield "dataset", f"the path of a file, and there is none; paths are seen from {there}"
     if not prompt and values["n"] > (known.words or 16):
         yield "n", f'at most {known.words} words, as the texts of "{values["dataset"]}" have'
     if prompt.strip():
@@ -281,10 +281,16 @@ def _known(what: str) -> dict[str, Any]:
     return {**own, **getattr(sys.modules.get(module), listed, {})}
 
 
+def _seen_from_start(path: str = "") -> str:
+    """Return where a path leads from the folder where the program was started; that one without."""
+    there = os.environ.get("SYMGEN_FROM") or os.getcwd()
+    return os.path.join(there, os.path.expanduser(path)) if path else there
+
+
 def _name_faults(what: str, name: str, key: str) -> Faults:
     """Find a name that no data set, network or language model has."""
     folders = [os.path.join(os.environ.get("SYMGEN_DATA", ""), name)]
-    folders.append(os.path.join(os.environ.get("SYMGEN_FROM", ""), os.path.expanduser(name)))
+    folders.append(_seen_from_start(name))
     known = _known(what)
     if name in known or any(map(os.path.isdir, folders)):
         return
@@ -292,8 +298,8 @@ def _name_faults(what: str, name: str, key: str) -> Faults:
     if what == "network" and re.fullmatch(r"[\w.]+:[\w.]+", name):
         return
     if name.startswith((".", "~")) or os.path.isabs(name):  # as no id does
-        there = os.environ.get("SYMGEN_FROM") or os.getcwd()
-        yield key, f"the path of a folder, and there is none; paths are seen from {there}"
+        told = f"paths are seen from {_seen_from_start()}"
+        yield key, f"the path of a folder, and there is none; {told}"
     elif not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
         anywhere = "any id <owner>/<name> on the hub or under SYMGEN_DATA, or the path of a folder"
         anywhere += ', or "module:function"' * (what == "network")

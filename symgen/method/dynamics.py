@@ -311,7 +311,7 @@ def _refuse_sampled(found: Sequence[Any]) -> None:
 
 
 @refusal
-def _refuse_one_value(extract: Any) -> None:
+def _refuse_without_key(extract: Any) -> None:
     if inspect.isfunction(extract):
         taken = inspect.signature(extract).parameters.values()
         if not any(p.name == "key" or p.kind is p.VAR_KEYWORD for p in taken):
@@ -320,6 +320,10 @@ def _refuse_one_value(extract: Any) -> None:
                 f"({', '.join(p.name for p in taken)}); name its second argument key, such as "
                 "lambda network, key: symgen.extract(network, inputs, variables, value, key=key)"
             )
+
+
+@refusal
+def _refuse_one_value(extract: Any) -> None:
     kept = getattr(extract, "keywords", {})
     if inspect.isfunction(extract):
         seen = inspect.getclosurevars(extract)
@@ -358,6 +362,7 @@ def track(
             come first.
     """
     _refuse_no_runs(run, baselines)
+    _refuse_without_key(extract)
     _refuse_one_value(extract)
     steps = list(run.steps if steps is None else steps)
 

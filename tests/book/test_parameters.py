@@ -416,6 +416,10 @@ def test_a_file_of_instructions_is_seen_from_where_the_program_started(monkeypat
     check_parameters("06_fine_tuning", given)
     with pytest.raises(ValueError, match="for a file of instructions also instructions = True"):
         check_parameters("06_fine_tuning", {**given, "instructions": False})
+    # A chapter without instructions takes no file, and is not told to ask for them.
+    without = presets.defaults(presets.read_chapter(ROOT, "05_llm_interactions"))
+    with pytest.raises(ValueError, match="dataset = './rows.jsonl': expected the path of a folder"):
+        check_parameters("05_llm_interactions", {**without, "dataset": "./rows.jsonl"})
 
 
 @pytest.mark.parametrize("name", NAMES)

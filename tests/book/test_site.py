@@ -777,13 +777,15 @@ def test_a_failed_chapter_shows_what_is_stored_and_says_what_failed(small, brows
 
 def test_a_page_shows_each_warning_of_its_run_once(small, quickly, tmp_path):
     told = "./symgen/study.py:7: NearChanceWarning: ends near <b>chance</b>\n  return train(\n"
-    other = "/x/site-packages/y.py:1: FutureWarning: of another package\n"
+    other = "/x/symgen/.venv/site-packages/y.py:1: FutureWarning: of another package\n"
     stderr = nbformat.v4.new_output("stream", name="stderr", text=told * 2 + other)
     add(small, executed("a_whole", [stderr, shown(value="stored")]))
     page = nbformat.reads((site.build(small).parent / "a_whole.html").read_text(), as_version=4)
     warned = [c.source for c in page.cells if 'class="warned"' in c.source]
     assert len(warned) == 1 and "NearChanceWarning" in warned[0] and "&#60;b&#62;" in warned[0]
     assert "return train" not in warned[0]
+    site.build(small)
+    assert len(quickly) == 1  # nothing has changed
 
 
 def test_beside_a_failed_run_an_earlier_one_counts_if_it_is_current(small, quickly, tmp_path):
