@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from symgen.fingerprints import refusal
 from symgen.literal import plain
 from symgen.masking.hooks import Inputs, only_logits_at
 from symgen.masking.spans import (
@@ -83,12 +84,16 @@ class Prompt:
             ValueError: for an empty prompt or target, a phrase that is not in the text, or fewer
                 content words than n.
 
+        Warns:
+            UserWarning: for a target that goes on with the prompt's last word.
+
         Example:
             >>> Prompt.of("The earth revolves around the sun for one", " year", n=3).words
             ('earth', 'revolves', 'sun')
         """
         if not text.strip() or not target.strip():
             raise ValueError(f"a prompt and a target need text; got {text!r} and {target!r}")
+        _warn_of_joined(text, target)
         if phrases:
             return cls(text, target, tuple(phrase_spans(text, phrases)))
         spans = [span for span, content in _words(text) if content]
@@ -99,6 +104,35 @@ class Prompt:
                 f"{n or 1} variables; give a longer prompt, n <= {len(spans)}, or the phrases"
             )
         return cls(text, target, tuple(spans[-n:] if n else spans))
+
+
+@refusal
+def _warn_of_joined(text: str, target: str) -> None:
+    # Letters that come in two cases are those of scripts that put spaces between words.
+    if all(end.lower() != end.upper() for end in (text[-1], target[0])):
+        joined = f"{text.split()[-1]}{target.split()[0]}"
+        warnings.warn(
+            f"the target {target!r} has no space before it, so that it goes on with the prompt's "
+            f"last word, as in {joined!r}; for a word of its own give {f' {target}'!r}",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+@refusal
+def refuse_unknown_tokens(model: nn.Module, ids: Int[Tensor, " position"]) -> None:
+    """Refuse token ids that a model has no embedding for.
+
+    Raises:
+        ValueError: with the id, and how many the model knows.
+    """
+    known = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+    count = getattr(known, "num_embeddings", None)
+    if count is not None and len(ids) and int(ids.max()) >= count:
+        raise ValueError(
+            f"the tokenizer gives the token {int(ids.max())}, and {type(model).__name__} knows "
+            f"those from 0 to {count - 1}; is the tokenizer that of another model?"
+        )
 
 
 def _words(text: str) -> list[tuple[tuple[int, int], bool]]:
@@ -223,6 +257,7 @@ def _first_likely(
 def first_probability(model: nn.Module, tokenizer: Any, prompt: Prompt) -> float:
     """Return the probability that a model gives the first token of a prompt's target."""
     ids, target = target_tokens(prompt, tokenizer)
+    refuse_unknown_tokens(model, torch.cat([ids, torch.tensor(target)]))
     with evaluating(model):
         kept = only_logits_at(model, 1)
         logits = model(input_ids=ids[None].to(device_of(model)), **kept).logits[0, -1]

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -94,20 +94,31 @@ class LanguageStudy:
     @functools.cached_property
     def models(self) -> tuple[LanguageModel, LanguageModel]:
         """The model and the baseline."""
-        first, rest = self.texts["target"], self.texts["baseline"]
-        own = first, rest + (first if self.model != "tiny-llama" else [])
+        return self._open(0), self._open(1)
+
+    def train(self, mapped: Callable[..., Iterable] = map) -> None:
+        """Train and store both models side by side, where both are trained; `models` needs it not.
+
+        Args:
+            mapped: calls a function for each of some items; see `symgen.Chapter.map`.
+        """
+        if self.model == self.baseline == "tiny-llama":
+            list(mapped(self._trained, range(2)))
+
+    def _trained(self, which: int) -> None:
+        self._open(which)
+
+    def _open(self, which: int) -> LanguageModel:
+        """Return the model, 0, or the baseline, 1."""
+        texts = self.texts[("target", "baseline")[which]]
+        if which and self.model != "tiny-llama":
+            texts = texts + self.texts["target"]
         names = ("width", "layers", "length", "tail", "epochs", "learning_rate", "dtype")
-        settings = {name: getattr(self, name) for name in (*names, "device_map")}
-        found = [
-            open_language_model(
-                name, texts[: self.train_size], self.texts["test"], words=words,
-                seed=self.seed + k, **settings,
-            )
-            for k, (name, texts, words) in enumerate(
-                zip((self.model, self.baseline), own, self.vocabularies, strict=True)
-            )
-        ]  # fmt: skip
-        return found[0], found[1]
+        return open_language_model(
+            (self.model, self.baseline)[which], texts[: self.train_size], self.texts["test"],
+            words=self.vocabularies[which], seed=self.seed + which, device_map=self.device_map,
+            **{name: getattr(self, name) for name in names},
+        )  # fmt: skip
 
     @functools.cached_property
     def prompts(self) -> list[Prompt]:

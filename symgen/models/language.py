@@ -19,7 +19,13 @@ from symgen.literal import nearest
 from symgen.masking.extraction import identity as identity_of, split_outputs
 from symgen.masking.mask_values import MaskValue, mask_ids, word_value
 from symgen.masking.outputs import masked_outputs
-from symgen.masking.prompts import Prompt, first_probability, prompt_inputs, target_tokens
+from symgen.masking.prompts import (
+    Prompt,
+    first_probability,
+    prompt_inputs,
+    refuse_unknown_tokens,
+    target_tokens,
+)
 from symgen.memory import as_dtype
 from symgen.models.config import TrainingConfig, configured
 from symgen.models.loop import Task, next_token
@@ -102,6 +108,7 @@ class LanguageModel:
         _refuse_prompts(prompts)
         inputs, variables = prompt_inputs(prompts, self.tokenizer, whole)
         _refuse_long(self.model, inputs.x)
+        refuse_unknown_tokens(self.model, torch.cat([*inputs.x, *map(torch.tensor, inputs.y)]))
         ids = mask_ids(self.tokenizer, masking, texts)
 
         def value(model: nn.Module) -> MaskValue | None:

@@ -162,6 +162,13 @@ def test_prompts_on_which_nothing_transfers_say_nothing():
     assert not few.contrasts and "4 prompts, of 5 needed" in few.note
 
 
+def test_a_change_is_judged_of_five_prompts_or_more():
+    before, after = strengths(0, 0b11, 3.0)
+    assert claims.sft_low(before[:5], after[:5]).samples == 5
+    few = claims.sft_low(before[:4], after[:4])
+    assert few.verdict == "not tested" and few.note.startswith("4 prompts were looked at")
+
+
 def test_too_few_high_orders_are_counted_and_not_judged():
     before, after = strengths(0, 0b111111, 0.1, 6)
     low = made([{0b11: 1.0}] * PROMPTS, 6)

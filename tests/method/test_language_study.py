@@ -81,6 +81,24 @@ def test_two_tiny_models_learn_from_a_half_each(learned):
     assert first["width"] == second["width"] == 16
 
 
+def test_models_are_trained_side_by_side_where_both_are(learned):
+    """Each in another process, which gives nothing back: they are found stored."""
+    asked = []
+
+    def mapped(function, items):
+        asked.append(list(items))
+        assert [function(k) for k in asked[-1]] == [None, None]
+        return pickle.loads(pickle.dumps(function.__self__)), None
+
+    LanguageStudy.of(SMALL).train(mapped)
+    assert asked == [[0, 1]] and [call[3]["seed"] for call in learned] == [0, 1]
+    LanguageStudy.of(SMALL).train()
+    assert learned[2:] == learned[:2]
+    for loaded in ("model", "baseline"):
+        LanguageStudy.of(SMALL, **{loaded: "some/where"}).train(mapped)
+    assert len(asked) == 1 and len(learned) == 4
+
+
 def test_a_baseline_alone_learns_from_both_halves(learned):
     assert LanguageStudy.of(SMALL, train_size=None, model="stories260k").models
     parts = split_texts("planted-facts")

@@ -221,6 +221,28 @@ def test_prompts_that_cannot_be_masked_are_refused(tokenizer):
         lm.interactions(PROMPTS[:1])
 
 
+@pytest.mark.parametrize("place", ["prompt", "target"])
+def test_the_tokenizer_of_a_larger_model_is_told(tokenizer, place):
+    """The last token is unknown to the model, and either masked or asked for."""
+    model, prompt = build(tokenizer), PROMPTS[0]
+    if place == "target":
+        # The first piece of one of these words has a number above all of the prompt's.
+        words = {word for text in TEXTS for word in text.split() if word.isalpha()}
+        cases = [Prompt(prompt.text, f" {word}", prompt.spans) for word in words]
+        prompt = max(cases, key=lambda case: target_tokens(case, tokenizer)[1][0])
+    ids, target = target_tokens(prompt, tokenizer)
+    last = max(*ids.tolist(), target[0])
+    assert (last in ids) == (place == "prompt")
+    model.set_input_embeddings(torch.nn.Embedding(last, 32))
+    lm, told = LanguageModel("llama", model, tokenizer, {"network": 1}), f"from 0 to {last - 1};"
+    for fails in (
+        lambda: lm.reads(prompt), lambda: lm.interactions([prompt], progress=False),
+        lambda: first_probability(model, tokenizer, prompt),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=told):
+            fails()
+
+
 def test_numbers_that_are_not_finite_are_told(tokenizer):
     model = build(tokenizer)
     model.lm_head.weight.data[5] = torch.nan

@@ -47,8 +47,11 @@ def llm_low_orders(
 def sft_low(before: Interactions, after: Interactions) -> Judgement:
     """The salient strength of orders 1 and 2 after tuning, less that before, is above 0.
 
-    In log odds, prompt by prompt. Differences up to 0.05 count as none.
+    In log odds, prompt by prompt. Differences up to 0.05 count as none. Of fewer than 5 prompts
+    nothing is tested.
     """
+    if len(before) < FEWEST:
+        return Judgement([], len(before), f"{len(before)} prompts were looked at; 5 are needed")
     change = strength_of(after, LOW_ORDERS) - strength_of(before, LOW_ORDERS)
     told = "change of the salient strength, orders 1 and 2"
     return Judgement([above(told, interval(change), margin=0.05, unit="log odds")], len(change))
