@@ -245,12 +245,11 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int, machine: _M
         timed = passes and asked.weights <= speed.SMALL
         known = rate.train(asked.operations)
         of_token = speed.token_seconds(*shape, int(piece)) if timed else known
-        run = passes * tokens * of_token
+        side = 1 if gpu else cores
+        run = passes * tokens * of_token / min(each.beside, side)
         run += each.masked * speed.tree_tokens(OF_VARIABLE * n, n) * rate.masked(last.operations)
         run += each.masked * split
-        # The lots follow one another, each on as many processes as there are cores.
-        rounds = sum(math.ceil(some / (1 if gpu else cores)) for some in each.apart)
-        seconds += run * rounds / sum(each.apart)
+        seconds += run * math.ceil(each.alike / side) / each.alike
         disk += each.masked * rows * 3 * 8
         # Weights alone, or what trains them too; adapters are few.
         weights = asked.weights * size

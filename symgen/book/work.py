@@ -184,7 +184,8 @@ class Spoken(NamedTuple):
         model: its name.
         trained: texts that it is trained on, times the passes over them.
         masked: prompts of which all masked states run.
-        apart: sizes of the lots of its like parts; those of a lot can run side by side.
+        alike: how many like parts it has, which can run side by side.
+        beside: how many models are trained side by side in one of these.
         followed: checkpoints that its trainings keep.
         measured: texts that losses are measured on, times the checkpoints.
     """
@@ -192,7 +193,8 @@ class Spoken(NamedTuple):
     model: str
     trained: float
     masked: int
-    apart: tuple[int, ...] = (1,)
+    alike: int = 1
+    beside: int = 1
     followed: int = 0
     measured: int = 0
 
@@ -225,22 +227,20 @@ def spoken(
     once = [2 * 2 * seeds * some * (count > 0) for count in passes]
     if not tuned:
         others = len({*p["maskings"]} - {p["masking"]})
-        return [
-            Spoken(named[0], passes[0], prompts + others * min(prompts, 10), measured=once[0]),
-            Spoken(named[1], passes[1], prompts, measured=once[1]),
-        ]
+        both = sum(count > 0 for count in passes) or 1
+        masked = prompts + others * min(prompts, 10), prompts
+        return [Spoken(*each, beside=both, measured=one)
+                for *each, one in zip(named, passes, masked, once, strict=True)]  # fmt: skip
     # Each tuning has a twin, and its prompts are looked at before, on the way, and by the twin.
     tunings = sum(2 * seeds * p["tune_epochs"] * (p["tune_size"] or texts(d)) for d in domains)
     every = seeds * len(domains) * prompts
-    # The first is looked at before the other seeds of its domain, and the further domains after.
-    apart = (1, seeds - 1, *[seeds] * (len(domains) - 1))
-    looks = p["checkpoints"] + 2
-    followed = 2 * sum(apart) * looks
+    alike, looks = seeds * len(domains), p["checkpoints"] + 2
+    followed = 2 * alike * looks
     # Of the texts tuned on, of others of their domain, and of the old one.
     measured = once[0] + 3 * some * followed
     return [
-        Spoken(named[0], passes[0] + tunings, every * looks, apart, followed, measured),
-        Spoken(named[1], passes[1], every, apart, measured=once[1]),
+        Spoken(named[0], passes[0] + tunings, every * looks, alike, 1, followed, measured),
+        Spoken(named[1], passes[1], every, alike, measured=once[1]),
     ]
 
 

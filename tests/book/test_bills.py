@@ -223,11 +223,13 @@ def test_language_models_are_counted_by_their_texts_and_prompts():
     tiny = "tiny-llama"
     # Each measures two kinds of texts before its training and after it.
     assert found == [
-        work.Spoken(tiny, 300, 12 + 20, measured=400), work.Spoken(tiny, 300, 12, measured=400)
+        work.Spoken(tiny, 300, 12 + 20, beside=2, measured=400),
+        work.Spoken(tiny, 300, 12, beside=2, measured=400),
     ]  # fmt: skip
     assert work.spoken("05_llm_interactions", {**given, "prompt": "a"}, texts)[0].masked == 1 + 2
     loaded = {**given, "model": "stories260k", "train_size": 7}
-    assert [s.trained for s in work.spoken("05_llm_interactions", loaded, texts)] == [0, 21]
+    alone = work.spoken("05_llm_interactions", loaded, texts)
+    assert [(s.trained, s.beside) for s in alone] == [(0, 1), (21, 1)]
     assert set(asked) == {"planted-facts"}
     given = all_of("06_fine_tuning", samples=4, seeds=2, epochs=3, tune_size=50, tune_epochs=2,
                    checkpoints=5, further=["planted-facts"])  # fmt: skip
@@ -235,9 +237,9 @@ def test_language_models_are_counted_by_their_texts_and_prompts():
     # Two models of each seed; of each domain and seed a tuning and its twin.
     measured = 2 * 400 + 3 * 100 * 2 * 4 * 7  # a tuning measures three kinds at each of 7 looks
     assert model == work.Spoken(
-        tiny, 2 * 300 + 2 * 2 * 2 * 100, 2 * 2 * 4 * 7, (1, 1, 2), 2 * 4 * 7, measured
+        tiny, 2 * 300 + 2 * 2 * 2 * 100, 2 * 2 * 4 * 7, 2 * 2, 1, 2 * 4 * 7, measured
     )
-    assert baseline == work.Spoken(tiny, 2 * 300, 2 * 2 * 4, (1, 1, 2), measured=2 * 400)
+    assert baseline == work.Spoken(tiny, 2 * 300, 2 * 2 * 4, 2 * 2, measured=2 * 400)
     assert language.TUNING.evaluation_size == work.MEASURED
     assert work.spoken("02_order_generalization", given, texts) == []
 
@@ -310,13 +312,10 @@ def test_a_chapter_on_language_models_has_a_bill(monkeypatch):
 
 
 @pytest.mark.parametrize(("seeds", "domains", "cores", "rounds"), [
-    (1, 2, 2, 2), (4, 2, 1, 8), (4, 2, 2, 5), (4, 1, 4, 2), (4, 2, 8, 3),
+    (1, 2, 2, 1), (4, 2, 1, 8), (4, 2, 2, 4), (3, 1, 2, 2), (4, 1, 4, 1), (3, 2, 4, 2),
 ])  # fmt: skip
-def test_tunings_run_side_by_side_in_lots(seeds, domains, cores, rounds, monkeypatch):
-    """The first tuning alone, the others of its domain together, and those of each further one.
-
-    On a GPU all run one after another.
-    """
+def test_tunings_run_side_by_side(seeds, domains, cores, rounds, monkeypatch):
+    """Those of all domains, as many as there are cores."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     rate = speed.Rate(0.0, 0.0)
     monkeypatch.setattr(speed, "measure_speech", lambda: speed.Speech(rate, rate))
@@ -332,6 +331,25 @@ def test_tunings_run_side_by_side_in_lots(seeds, domains, cores, rounds, monkeyp
 
     whole = seconds(1, seeds=seeds)
     assert seconds(cores, seeds=seeds) == pytest.approx(whole * rounds / (seeds * domains))
+
+
+def test_models_of_a_chapter_are_trained_side_by_side(monkeypatch):
+    """Two of them on two cores, and not on one, nor on a GPU; prompts are masked one by one."""
+    rates = [speed.Rate(0.0, 0.0), speed.Rate(0.0, 0.0)]
+    monkeypatch.setattr(speed, "measure_speech", lambda: speed.Speech(*rates))
+    monkeypatch.setattr(speed, "token_seconds", lambda *shape: 1.0)
+    monkeypatch.setattr(speed, "measure_speed", lambda: EVEN)
+    monkeypatch.setattr(bills, "_loading", lambda: 0.0)
+    monkeypatch.setattr(bills, "_texts", lambda name: (100, 20.0))
+
+    def seconds(cores, gpu, epochs):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+        resolved = presets.resolve(ROOT, "05_llm_interactions", "quick", {"epochs": epochs})
+        return bills.bills(ROOT, [("05_llm_interactions", resolved, True)], cores=cores)[0].seconds
+
+    for many, gpu, share in ((1, False, 1), (2, False, 2), (8, False, 2), (8, True, 1)):
+        epoch = seconds(many, gpu, 4) - seconds(many, gpu, 3)
+        assert epoch == pytest.approx(2 * 100 * 20 / share)  # texts of both, and their tokens
 
 
 def test_a_small_language_model_is_timed_by_itself_in_texts_of_its_length(monkeypatch):
