@@ -139,9 +139,10 @@ def _timed(
             met.update(stored)  # the chapters of a run share trainings
             left, (each, kept, held) = piece.trainings - there, _training(piece, speed)
             side = 1 if gpu else max(1, min(cores, left))
-            seconds, disk = seconds + each * left / side, disk + kept * left
+            seconds, disk = seconds + each * math.ceil(left / side), disk + kept * left
             memory, free = max(memory, held * side + (side - 1) * HOST), free + there
-        known = f"; {free} trainings are stored, or of a chapter above" if free else ""
+        are = "s are" if free > 1 else " is"
+        known = f"; {free} training{are} stored, or of a chapter above" if free else ""
         basis = f"timed here{known}"
         host, device = (HOST, memory) if gpu else (HOST + memory, 0.0)
         rows[number] = seconds, disk, host, device, basis
