@@ -97,7 +97,7 @@ class LanguageStudy:
         return self._open(0), self._open(1)
 
     def train(self, mapped: Callable[..., Iterable] = map) -> None:
-        """Train and store both models side by side, where both are trained; `models` needs it not.
+        """Train and store both models side by side, where both are trained; `models` finds them.
 
         Args:
             mapped: calls a function for each of some items; see `symgen.Chapter.map`.
