@@ -16,14 +16,15 @@ from symgen.book.bills import GIB, bills
 def bill(preset: str) -> pd.DataFrame:
     """Return one row a chapter of which the preset says something, and one of all of them.
 
-    Columns: chapter; hours; disk and memory in GiB, of the host. Empty where not known. Trainings
-    that chapters share are counted once, for the first of them.
+    Columns: chapter; hours; disk and memory in GiB, of the GPU where there is one. Empty where not
+    known. Trainings that chapters share are counted once, for the first of them.
     """
     book = presets.book_folder()
     names = [name for name, given in presets.read_preset(book, preset).items() if given]
     wanted = [(name, presets.resolve(book, name, preset, {}), True) for name in names]
     table = pd.DataFrame(bills(book, wanted)).fillna(float("nan"))
     table["seconds"] /= 3600
+    table["host"] = table["device"].where(table["device"] > 0, table["host"])
     table[["disk", "host"]] /= GIB
     columns = {"seconds": "hours", "disk": "disk (GiB)", "host": "memory (GiB)"}
     table = table.rename(columns=columns)[["chapter", *columns.values()]]

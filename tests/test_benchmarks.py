@@ -113,6 +113,14 @@ def test_the_bill_of_a_preset_has_a_row_a_chapter_and_their_sum(monkeypatch):
     assert table.iloc[-1, 1:].tolist() == [12.0, 6.0, 2.0] and table["hours"].isna().sum() > 5
 
 
+def test_the_memory_of_a_bill_is_that_of_the_gpu_where_there_is_one(monkeypatch):
+    def counted(book, wanted):
+        return [Bill(name, 1.0, 0.0, bill.GIB, 7 * bill.GIB, "") for name, *_ in wanted]
+
+    monkeypatch.setattr(bill, "bills", counted)
+    assert set(bill.bill("gpu")["memory (GiB)"]) == {7.0}
+
+
 def test_a_bill_is_kept_beside_those_of_other_presets(monkeypatch, tmp_path):
     hours = iter([1.0, 2.0, 3.0])
     monkeypatch.setattr(bill, "bill", lambda preset: pd.DataFrame({"hours": [next(hours)]}))

@@ -29,6 +29,8 @@ LONG = 600
 # What a chapter takes besides its networks, for its kernel, the processes that train, its figures:
 # so many times what it takes to load the libraries, and bytes.
 LOADS, HOST = 4, 0.8 * GIB
+# Processes that train side by side share caches and memory: so many times as long as one alone.
+BESIDE = 1.2
 # Samples on which records are measured (see `TrainingConfig`).
 EVALUATED = 800
 # Texts that come with the package; pixels of an unknown image.
@@ -139,7 +141,7 @@ def _timed(
             met.update(stored)  # the chapters of a run share trainings
             left, (each, kept, held) = piece.trainings - there, _training(piece, speed)
             side = 1 if gpu else max(1, min(cores, left))
-            seconds, disk = seconds + each * math.ceil(left / side), disk + kept * left
+            seconds, disk = seconds + each * _rounds(left, side), disk + kept * left
             memory, free = max(memory, held * side + (side - 1) * HOST), free + there
         are = "s are" if free > 1 else " is"
         known = f"; {free} training{are} stored, or of a chapter above" if free else ""
@@ -147,6 +149,11 @@ def _timed(
         host, device = (HOST, memory) if gpu else (HOST + memory, 0.0)
         rows[number] = seconds, disk, host, device, basis
     return rows
+
+
+def _rounds(count: int, side: int) -> float:
+    """Return how many times as long as one take some like tasks, so many of them at once."""
+    return math.ceil(count / side) * (BESIDE if min(count, side) > 1 else 1)
 
 
 def _uncounted(work: Iterable[Piece]) -> str:
@@ -247,10 +254,10 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int, machine: _M
         known = rate.train(asked.operations)
         of_token = speed.token_seconds(*shape, int(piece)) if timed else known
         side = 1 if gpu else cores
-        run = passes * tokens * of_token / min(each.beside, side)
+        run = passes * tokens * of_token * _rounds(each.beside, side) / each.beside
         run += each.masked * speed.tree_tokens(OF_VARIABLE * n, n) * rate.masked(last.operations)
         run += each.masked * split
-        seconds += run * math.ceil(each.alike / side) / each.alike
+        seconds += run * _rounds(each.alike, side) / each.alike
         disk += each.masked * rows * 3 * 8
         # Weights alone, or what trains them too; adapters are few.
         weights = asked.weights * size

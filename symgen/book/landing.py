@@ -225,13 +225,19 @@ def _when(effects: pd.DataFrame) -> str:
             f"{changes[0]} (above chance {changes[1]}) with {row.Index[1]} of {row.most:g} in "
             f"place of {row.least:g}"
         )
-    falls = effects[effects["change"].eq("then") & effects["quantity"].eq("power")]
-    clear = (falls["low95"].gt(0) | falls["high95"].lt(0)).sum()
-    does = "make" if clear > 1 else "makes"
+    falls = effects[effects["change"].eq("then")].set_index("quantity")
+    clear = falls[falls["low95"].gt(0) | falls["high95"].lt(0)]
+    count = clear.index.tolist().count("power")
+    does = "make" if count > 1 else "makes"
+    above = "; ".join(
+        f"{Interval(row.value, row.low95, row.high95):+.2f} with {row.factor} of {row.most:g} in "
+        f"place of {row.least:g}"
+        for row in clear[clear.index == "lift"].itertuples()
+    )
     return (
         f"- **When?** The rise of $H$ changes by {'; '.join(told)}: see [the map](when). For how "
-        f"far it falls, {clear or 'none'} of these {len(falls)} factors {does} a difference "
-        "whose interval leaves out no change"
+        f"far it falls, {count or 'none'} of these {len(falls.loc[['power']])} factors {does} a "
+        f"difference whose interval leaves out no change{f' (above chance: {above})' * bool(above)}"
     )
 
 

@@ -1,7 +1,10 @@
 """One execution of a chapter: what it keeps, records, judges and says of itself."""
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -40,6 +43,17 @@ def test_a_chapter_is_no_result_of_what_only_checks_or_shows():
     names = {name for name, _ in reached("from symgen import Chapter\nChapter()")}
     assert "Chapter" in names
     assert not names & {"check_parameters", "Provenance", "peak_memory", "versions", "atomic"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems tell nothing of their parents")
+def test_the_memory_of_a_process_is_its_own_and_not_that_of_who_started_it():
+    child = "from symgen.book.chapter import peak_memory; print(peak_memory()['host'])"
+    parent = (
+        "import subprocess, sys; held = bytearray(b'x' * (2**31))\n"
+        f"print(subprocess.run([sys.executable, '-c', {child!r}], capture_output=True).stdout)"
+    )
+    told = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True)
+    assert 50 < int(re.search(r"\d+", told.stdout)[0]) < 2000
 
 
 def test_units_are_in_the_header_of_a_table(tmp_path, monkeypatch):

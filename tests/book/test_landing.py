@@ -36,7 +36,9 @@ def test_each_claim_is_one_line_with_its_verdict_and_page_and_its_numbers_are_fo
     effects = pd.DataFrame(
         [("width", 4, 16, "power", "first", 0.05, 0.03, 0.07, 12),
          ("width", 4, 16, "lift", "first", 0.02, -0.01, 0.05, 12),
-         ("width", 4, 16, "power", "then", 0.9, 0.8, 1.0, 12)],
+         ("width", 4, 16, "power", "then", 0.9, 0.8, 1.0, 12),
+         ("width", 4, 16, "lift", "then", -0.03, -0.06, -0.002, 12),
+         ("wrong labels", 0, 1, "lift", "then", 0.7, -0.1, 1.5, 12)],
         columns=["factor", "least", "most", "quantity", "change", "value", "low95", "high95",
                  "pairs"],
     )  # fmt: skip
@@ -69,6 +71,8 @@ def test_each_claim_is_one_line_with_its_verdict_and_page_and_its_numbers_are_fo
     assert "changes by +0.05 [+0.03, +0.07] (above chance +0.02 [-0.01, +0.05]) with" in when
     assert "width of 16 in place of 4: see" in when
     assert "0.9" not in when and "falls, 1 of these 1 factors makes" in when
+    fall = "-0.030 [-0.060, -0.002] with width of 16 in place of 4"
+    assert when.endswith(f"leaves out no change (above chance: {fall})")
     # Of the cells below, the first alone has both.
     assert together.endswith(
         ": all shown in 1 of 3 cells, each by itself, one or more absent or opposite in 2, in the "
