@@ -26,11 +26,10 @@ from symgen.book.work import BATCH, SOME, SPOKEN, Piece, growth, pieces, spoken
 GIB = 2**30
 #: Seconds from which on a run is asked for before it starts.
 LONG = 600
-# What a chapter takes besides its networks, for its kernel, the processes that train, its figures:
-# so many times what it takes to load the libraries, and bytes.
+# What a chapter takes besides its networks, for its kernel and its figures: so many times what it
+# takes to load the libraries, and bytes. The processes that train side by side load them, too.
 LOADS, HOST = 4, 0.8 * GIB
-# Processes that train side by side share caches and memory: so many times as long as one alone.
-BESIDE = 1.2
+OTHERS = 3
 # Samples on which records are measured (see `TrainingConfig`).
 EVALUATED = 800
 # Texts that come with the package; pixels of an unknown image.
@@ -78,10 +77,17 @@ class _Machine:
 
         return measure_speech()
 
+    def rest(self, spread: bool) -> float:
+        """Return the seconds that a chapter takes besides its networks.
+
+        Args:
+            spread: whether it starts processes to train in.
+        """
+        return (LOADS + OTHERS * spread) * self._loading
+
     @functools.cached_property
-    def rest(self) -> float:
-        """Seconds that a chapter takes besides its networks."""
-        return LOADS * _loading()
+    def _loading(self) -> float:
+        return _loading()
 
 
 def bills(
@@ -128,10 +134,10 @@ def _timed(
     import torch
 
     machine = machine or _Machine()
-    speed, rest = machine.speed, machine.rest
+    speed = machine.speed
     gpu, rows, met = torch.cuda.is_available(), {}, set[str]()
     for number, work in counted.items():
-        seconds, disk, memory, free = rest, 0.0, 0.0, 0
+        seconds, disk, memory, free, spread = 0.0, 0.0, 0.0, 0, False
         if told := _uncounted(work):
             rows[number] = (*NOTHING, told)
             continue
@@ -141,19 +147,15 @@ def _timed(
             met.update(stored)  # the chapters of a run share trainings
             left, (each, kept, held) = piece.trainings - there, _training(piece, speed)
             side = 1 if gpu else max(1, min(cores, left))
-            seconds, disk = seconds + each * _rounds(left, side), disk + kept * left
+            seconds, disk = seconds + each * math.ceil(left / side), disk + kept * left
+            spread = spread or side > 1
             memory, free = max(memory, held * side + (side - 1) * HOST), free + there
         are = "s are" if free > 1 else " is"
         known = f"; {free} training{are} stored, or of a chapter above" if free else ""
         basis = f"timed here{known}"
         host, device = (HOST, memory) if gpu else (HOST + memory, 0.0)
-        rows[number] = seconds, disk, host, device, basis
+        rows[number] = seconds + machine.rest(spread), disk, host, device, basis
     return rows
-
-
-def _rounds(count: int, side: int) -> float:
-    """Return how many times as long as one take some like tasks, so many of them at once."""
-    return math.ceil(count / side) * (BESIDE if min(count, side) > 1 else 1)
 
 
 def _uncounted(work: Iterable[Piece]) -> str:
@@ -238,7 +240,7 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int, machine: _M
     n, rows = parameters["n"], 2 ** parameters["n"]
     rate, split = machine.speech, machine.speed.splits(n)
     gpu = torch.cuda.is_available()
-    seconds, disk, held = machine.rest, 0.0, []
+    seconds, disk, held, spread = 0.0, 0.0, [], False
     size = 0.5 if parameters["dtype"] in ("bfloat16", "float16") else 1.0
     for number, each in enumerate(work):
         try:
@@ -254,10 +256,11 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int, machine: _M
         known = rate.train(asked.operations)
         of_token = speed.token_seconds(*shape, int(piece)) if timed else known
         side = 1 if gpu else cores
-        run = passes * tokens * of_token * _rounds(each.beside, side) / each.beside
+        run = passes * tokens * of_token / min(each.beside, side)
         run += each.masked * speed.tree_tokens(OF_VARIABLE * n, n) * rate.masked(last.operations)
         run += each.masked * split
-        seconds += run * _rounds(each.alike, side) / each.alike
+        seconds += run * math.ceil(each.alike / side) / each.alike
+        spread = spread or min(side, each.alike * each.beside) > 1
         disk += each.masked * rows * 3 * 8
         # Weights alone, or what trains them too; adapters are few.
         weights = asked.weights * size
@@ -267,7 +270,7 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int, machine: _M
         held.append(weights + (1.3 * batch * size if each.trained else 0.0))
     memory = sum(held)
     host, device = (HOST, memory) if gpu else (HOST + memory, 0.0)
-    return Bill(chapter, seconds, disk, host, device, "timed here")
+    return Bill(chapter, seconds + machine.rest(spread), disk, host, device, "timed here")
 
 
 def _texts(name: str) -> tuple[int, float]:
