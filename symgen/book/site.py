@@ -147,7 +147,7 @@ def _table(book: Path, name: str, made: Mapping[str, Callable[[], Any]]) -> str:
     else:
         file, _, place = name.partition(" ")
         found = pd.read_csv(book / "data" / file)
-        found = found[found["place"] == place].drop(columns="place")
+        found = found[found["place"] == place].drop(columns="place").dropna(axis=1, how="all")
     if not len(found):
         return "*No run has been stored yet.*"
     lines = [list(found.columns), ["---"] * found.shape[1], *found.astype(object).values.tolist()]

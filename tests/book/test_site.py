@@ -172,6 +172,10 @@ def test_markers_in_pages_become_tables():
     wide = pd.DataFrame({"hours": [37153.9, 999.94, 0.01234, float("nan")]})
     _, _, *rows = site._table(ROOT, "wide", {"wide": lambda: wide}).splitlines()
     assert rows == ["| 37,154 |", "| 999.9 |", "| 0.01234 |", "|  |"]
+    gpu = site._table(ROOT, "benchmarks/bills.csv gpu", {}).splitlines()[0]
+    # Of the memory of a GPU nothing is known, and of another machine's it is.
+    assert "memory" not in gpu and "| disk (GiB) | machine |" in gpu
+    assert "| memory (GiB) | machine |" in site._table(ROOT, "benchmarks/bills.csv paper", {})
     costs = site._table(ROOT, "costs", {"costs": lambda: site._costs(ROOT, [])})
     for name in presets.chapter_names(ROOT):
         assert f"| [{name}]({name}) | quick |" in costs
