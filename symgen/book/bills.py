@@ -240,7 +240,7 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int, machine: _M
     n, rows = parameters["n"], 2 ** parameters["n"]
     rate, split = machine.speech, machine.speed.splits(n)
     gpu = torch.cuda.is_available()
-    seconds, disk, held, spread = 0.0, 0.0, [], False
+    side, seconds, disk, held = 1 if gpu else cores, 0.0, 0.0, []
     size = 0.5 if parameters["dtype"] in ("bfloat16", "float16") else 1.0
     for number, each in enumerate(work):
         try:
@@ -255,12 +255,10 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int, machine: _M
         timed = passes and asked.weights <= speed.SMALL
         known = rate.train(asked.operations)
         of_token = speed.token_seconds(*shape, int(piece)) if timed else known
-        side = 1 if gpu else cores
         run = passes * tokens * of_token / min(each.beside, side)
         run += each.masked * speed.tree_tokens(OF_VARIABLE * n, n) * rate.masked(last.operations)
         run += each.masked * split
         seconds += run * math.ceil(each.alike / side) / each.alike
-        spread = spread or min(side, each.alike * each.beside) > 1
         disk += each.masked * rows * 3 * 8
         # Weights alone, or what trains them too; adapters are few.
         weights = asked.weights * size
@@ -268,9 +266,11 @@ def _spoken(chapter: str, parameters: Mapping[str, Any], cores: int, machine: _M
             weights, disk = 6 * asked.weights, disk + each.followed * weights
         batch = parameters.get("batch_size", TEXTS) * piece * asked.kept
         held.append(weights + (1.3 * batch * size if each.trained else 0.0))
-    memory = sum(held)
+    spread = max(min(side, each.alike * each.beside) for each in work)
+    # Each process that tunes has both models; of two trained side by side each has one.
+    memory = sum(held) * min(side, work[0].alike) + (spread - 1) * HOST
     host, device = (HOST, memory) if gpu else (HOST + memory, 0.0)
-    return Bill(chapter, seconds + machine.rest(spread), disk, host, device, "timed here")
+    return Bill(chapter, seconds + machine.rest(spread > 1), disk, host, device, "timed here")
 
 
 def _texts(name: str) -> tuple[int, float]:

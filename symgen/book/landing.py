@@ -225,18 +225,19 @@ def _when(effects: pd.DataFrame) -> str:
             f"{changes[0]} (above chance {changes[1]}) with {row.Index[1]} of {row.most:g} in "
             f"place of {row.least:g}"
         )
-    falls = effects[effects["change"].eq("then")].set_index("quantity")
-    clear = falls[falls["low95"].gt(0) | falls["high95"].lt(0)]
-    count = clear.index.tolist().count("power")
+    falls = effects[effects["change"].eq("then")]
+    clear = falls["low95"].gt(0) | falls["high95"].lt(0)
+    power = falls["quantity"].eq("power")
+    count = (clear & power).sum()
     does = "make" if count > 1 else "makes"
     above = "; ".join(
         f"{Interval(row.value, row.low95, row.high95):+.2f} with {row.factor} of {row.most:g} in "
         f"place of {row.least:g}"
-        for row in clear[clear.index == "lift"].itertuples()
+        for row in falls[clear & falls["quantity"].eq("lift")].itertuples()
     )
     return (
         f"- **When?** The rise of $H$ changes by {'; '.join(told)}: see [the map](when). For how "
-        f"far it falls, {count or 'none'} of these {len(falls.loc[['power']])} factors {does} a "
+        f"far it falls, {count or 'none'} of these {power.sum()} factors {does} a "
         f"difference whose interval leaves out no change{f' (above chance: {above})' * bool(above)}"
     )
 

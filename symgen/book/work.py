@@ -227,10 +227,12 @@ def spoken(
     once = [2 * 2 * seeds * some * (count > 0) for count in passes]
     if not tuned:
         others = len({*p["maskings"]} - {p["masking"]})
-        both = sum(count > 0 for count in passes) or 1
-        masked = prompts + others * min(prompts, 10), prompts
-        return [Spoken(*each, beside=both, measured=one)
-                for *each, one in zip(named, passes, masked, once, strict=True)]  # fmt: skip
+        beside = 2 if all(passes) else 1
+        masked = prompts + others * min(prompts, 10)
+        return [
+            Spoken(named[0], passes[0], masked, beside=beside, measured=once[0]),
+            Spoken(named[1], passes[1], prompts, beside=beside, measured=once[1]),
+        ]
     # Each tuning has a twin, and its prompts are looked at before, on the way, and by the twin.
     tunings = sum(2 * seeds * p["tune_epochs"] * (p["tune_size"] or texts(d)) for d in domains)
     every = seeds * len(domains) * prompts
@@ -239,9 +241,10 @@ def spoken(
     # Of the texts tuned on, of others of their domain, and of the old one.
     measured = once[0] + 3 * some * followed
     return [
-        Spoken(named[0], passes[0] + tunings, every * looks, alike, 1, followed, measured),
+        Spoken(named[0], passes[0] + tunings, every * looks, alike,
+               followed=followed, measured=measured),
         Spoken(named[1], passes[1], every, alike, measured=once[1]),
-    ]
+    ]  # fmt: skip
 
 
 def _piece(chapter: str, study: dict[str, Any], trainings: int, main: bool) -> Piece:

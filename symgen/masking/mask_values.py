@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from symgen.fingerprints import refusal
@@ -281,6 +281,21 @@ def _given_embedding(model: nn.Module) -> Any:
         return model.get_input_embeddings()
     except (AttributeError, NotImplementedError):
         return None
+
+
+@refusal
+def refuse_unknown_tokens(model: nn.Module, ids: Int[Tensor, " position"]) -> None:
+    """Refuse token ids that a model has no embedding for.
+
+    Raises:
+        ValueError: with the id, and how many the model knows.
+    """
+    count = getattr(_given_embedding(model), "num_embeddings", None)
+    if count is not None and len(ids) and int(ids.max()) >= count:
+        raise ValueError(
+            f"the tokenizer gives the token {int(ids.max())}, and {type(model).__name__} knows "
+            f"those from 0 to {count - 1}; is the tokenizer that of another model?"
+        )
 
 
 def _ordinary(value: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from symgen.fingerprints import refusal
 from symgen.literal import plain
 from symgen.masking.hooks import Inputs, only_logits_at
+from symgen.masking.mask_values import refuse_unknown_tokens
 from symgen.masking.spans import (
     TextVariables,
     check_texts,
@@ -116,22 +117,6 @@ def _warn_of_joined(text: str, target: str) -> None:
             f"last word, as in {joined!r}; for a word of its own give {f' {target}'!r}",
             UserWarning,
             stacklevel=3,
-        )
-
-
-@refusal
-def refuse_unknown_tokens(model: nn.Module, ids: Int[Tensor, " position"]) -> None:
-    """Refuse token ids that a model has no embedding for.
-
-    Raises:
-        ValueError: with the id, and how many the model knows.
-    """
-    known = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
-    count = getattr(known, "num_embeddings", None)
-    if count is not None and len(ids) and int(ids.max()) >= count:
-        raise ValueError(
-            f"the tokenizer gives the token {int(ids.max())}, and {type(model).__name__} knows "
-            f"those from 0 to {count - 1}; is the tokenizer that of another model?"
         )
 
 

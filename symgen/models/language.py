@@ -17,15 +17,9 @@ from symgen.fingerprints import code_fingerprint, refusal
 from symgen.interactions import Interactions
 from symgen.literal import nearest
 from symgen.masking.extraction import identity as identity_of, split_outputs
-from symgen.masking.mask_values import MaskValue, mask_ids, word_value
+from symgen.masking.mask_values import MaskValue, mask_ids, refuse_unknown_tokens, word_value
 from symgen.masking.outputs import masked_outputs
-from symgen.masking.prompts import (
-    Prompt,
-    first_probability,
-    prompt_inputs,
-    refuse_unknown_tokens,
-    target_tokens,
-)
+from symgen.masking.prompts import Prompt, first_probability, prompt_inputs, target_tokens
 from symgen.memory import as_dtype
 from symgen.models.config import TrainingConfig, configured
 from symgen.models.loop import Task, next_token

@@ -325,13 +325,15 @@ def test_tunings_run_side_by_side(seeds, domains, cores, rounds, monkeypatch):
     monkeypatch.setattr(bills, "_loading", lambda: 0.0)
     monkeypatch.setattr(bills, "_texts", lambda name: (100, 20.0))
 
-    def seconds(cores, **given):
+    def bill(cores, **given):
         further = ["roneneldan/TinyStories"] * (domains - 1)
         resolved = presets.resolve(ROOT, "06_fine_tuning", "quick", {"further": further, **given})
-        return bills.bills(ROOT, [("06_fine_tuning", resolved, True)], cores=cores)[0].seconds
+        return bills.bills(ROOT, [("06_fine_tuning", resolved, True)], cores=cores)[0]
 
-    whole = seconds(1, seeds=seeds)
-    assert seconds(cores, seeds=seeds) == pytest.approx(whole * rounds / (seeds * domains))
+    whole, found = (bill(count, seeds=seeds) for count in (1, cores))
+    assert found.seconds == pytest.approx(whole.seconds * rounds / (seeds * domains))
+    # Each of them in a process that has both models.
+    assert found.host == pytest.approx(whole.host * min(cores, seeds * domains))
 
 
 def test_models_of_a_chapter_are_trained_side_by_side(monkeypatch):
