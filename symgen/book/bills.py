@@ -21,11 +21,14 @@ import click
 from symgen.book import processes
 from symgen.book.parameters import DATASETS, NETWORKS
 from symgen.book.presets import BookError, defaults, read_chapter
-from symgen.book.work import BATCH, SOME, SPOKEN, Piece, growth, pieces, spoken
+from symgen.book.work import BATCH, SOME, SPOKEN, Piece, growth, is_scaled, pieces, spoken
 
 GIB = 2**30
 #: Seconds from which on a run is asked for before it starts.
 LONG = 600
+# Of a run that stored executions show to be far from that: how many times as long it may take here
+# as there, and the seconds that a chapter counts at least, whose trainings may have been there.
+SLOWER, ALONE = 5, 60
 # What a chapter takes besides its networks, for its kernel and its figures: so many times what it
 # takes to load the libraries, and bytes. The processes that train side by side load them, too.
 LOADS, HOST = 4, 0.8 * GIB
@@ -42,6 +45,8 @@ TEXTS = 32
 FORWARD = 1 / 3
 # Of a bill of which nothing is known.
 NOTHING = (None, None, None, None)
+# Of a chapter that is not run.
+KEPT = (0.0, 0.0, 0.0, 0.0, "unchanged since its last run")
 
 
 class Bill(NamedTuple):
@@ -91,7 +96,10 @@ class _Machine:
 
 
 def bills(
-    book: Path, wanted: Iterable[tuple[str, Mapping[str, Any], bool]], cores: int | None = None
+    book: Path,
+    wanted: Iterable[tuple[str, Mapping[str, Any], bool]],
+    cores: int | None = None,
+    rough: bool = False,
 ) -> list[Bill]:
     """Return what chapters will take.
 
@@ -100,7 +108,12 @@ def bills(
         wanted: of each chapter its name, the parameters that a run is given (see `resolve`), and
             whether it would be run at all.
         cores: that trainings are spread over; those of this machine by default.
+        rough: whether nothing has to be timed, which takes a quarter of a minute, where stored
+            executions show the whole run to be far from `LONG`.
     """
+    wanted = list(wanted)
+    if rough and (rows := _far_from_long(book, wanted)) is not None:
+        return rows
     found, counted, machine = [], {}, _Machine()
     for number, (chapter, given, runs) in enumerate(wanted):
         own = read_chapter(book, chapter)
@@ -110,7 +123,7 @@ def bills(
         # have to be loaded.
         unknown = {n for p in work if ":" not in (n := p.study["network"])} - {*NETWORKS}
         if not runs:
-            found.append(Bill(chapter, 0.0, 0.0, 0.0, 0.0, "unchanged since its last run"))
+            found.append(Bill(chapter, *KEPT))
         elif unknown:
             told = ", ".join(sorted(unknown))
             found.append(Bill(chapter, *NOTHING, f"not known: network {told}"))
@@ -308,12 +321,31 @@ def _stored(piece: Piece) -> dict[str, bool]:
     return found
 
 
+def _far_from_long(book: Path, wanted: Iterable[tuple]) -> list[Bill] | None:
+    """Return the bills of stored executions where their sum is far from `LONG`, else None."""
+    found, most = [], 0.0
+    for chapter, given, runs in wanted:
+        ran = read_chapter(book, chapter)
+        parameters = {**defaults(ran), **given}
+        row = _scaled(chapter, ran, parameters) if runs else Bill(chapter, *KEPT)
+        if row.seconds is None or (runs and not is_scaled(_parameters(ran), parameters)):
+            return None
+        factors = math.prod(growth(_parameters(ran), parameters).values())
+        most += SLOWER * max(row.seconds, ALONE * factors) * runs
+        found.append(row)
+    return found if most <= LONG else None
+
+
+def _parameters(ran: Any) -> dict[str, Any]:
+    """Return all parameters of a stored execution."""
+    return defaults(ran) | ran.metadata.get("symgen", {}).get("parameters", {})
+
+
 def _scaled(chapter: str, ran: Any, parameters: Mapping[str, Any]) -> Bill:
     """Return the bill of a chapter from what a stored execution of it has taken."""
-    about, before = ran.metadata.get("symgen"), defaults(ran)
+    about, before = ran.metadata.get("symgen"), _parameters(ran)
     if not about or "seconds" not in about:
         return Bill(chapter, *NOTHING, "not known: it has no stored execution")
-    before |= about["parameters"]
     named = [k for k in ("network", "model", "dataset") if parameters.get(k) != before.get(k)]
     if named:
         return Bill(chapter, *NOTHING, f"not known: another {' and '.join(named)}")

@@ -144,7 +144,7 @@ def run(
             for name, values in resolved.items()
         ]
         with doing("counting what it will take"):
-            rows = bills.bills(book, asked)
+            rows = bills.bills(book, asked, rough=not dry_run)
         if not bills.agreed(rows, dry_run, yes):
             return
     results = _one_by_one(book, names, preset, given, out, force, store)
@@ -289,7 +289,7 @@ def sweep(
             (cell.chapter, cell.resolved, not there)
             for cell, there in zip(cells, kept, strict=True)
         ]
-        rows = bills.bills(book, wanted)
+        rows = bills.bills(book, wanted, rough=not dry_run)
     if not bills.agreed(rows, dry_run, yes):
         return
     runs.make_folder(out)

@@ -55,6 +55,10 @@ GROWS = (
     "epochs", "train_size", "tune_epochs", "tune_size", "seeds", "samples", "steps", "functions",
     "looks", "n", "strengths", "maskings", "further", "layers", "length",
 )  # fmt: skip
+# What leaves it as it is.
+FREE = (
+    "preset", "seed", "noise", "label_noise", "learning_rate", "tune_rate", "probability",
+)  # fmt: skip
 
 
 class Piece(NamedTuple):
@@ -272,6 +276,22 @@ def growth(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, float]:
         if before and after and before != after:
             found[name] = after / before
     return found
+
+
+def is_scaled(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Return whether `growth` has all that changes how much a chapter has to do.
+
+    Args:
+        old, new: all parameters, before and after.
+
+    Example:
+        >>> is_scaled({"n": 8, "seed": 0}, {"n": 10, "seed": 1})
+        True
+        >>> is_scaled({"n": 8, "others": []}, {"n": 8, "others": [{"epochs": 90}]})
+        False
+    """
+    changed = {name for name, value in new.items() if name not in old or old[name] != value}
+    return changed <= {*growth(old, new), *FREE}
 
 
 def _amount(name: str, value: Any) -> float:

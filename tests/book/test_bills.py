@@ -172,6 +172,61 @@ def test_other_chapters_are_scaled_from_their_stored_execution(book):
     assert bill_of(book)[0].seconds == 15.0
 
 
+def rough(book, *wanted, **given):
+    asked = [(n, presets.resolve(book, n, "quick", given), True) for n in wanted or ["a_first"]]
+    return bills.bills(book, asked, rough=True)
+
+
+def test_a_run_that_stored_pages_show_to_be_short_is_not_timed(book, monkeypatch):
+    timed = []
+    monkeypatch.setattr(bills, "_far_from_long", lambda *x: timed.append(x))
+    stored(book, 30.0, {})
+    rough(book)
+    bill_of(book)
+    assert len(timed) == 1  # who asks for a bill gets what is timed
+
+
+@pytest.mark.parametrize(
+    ("seconds", "given", "short"),
+    [
+        (30.0, {}, True),
+        (130.0, {}, False),  # five times that are eleven minutes
+        (30.0, {"n": 4}, True),
+        (30.0, {"n": 6}, False),  # eight times as many states
+        (1.0, {"n": 6}, False),  # trainings may have been stored at the time
+        (30.0, {"rate": 0.5}, False),  # by which nobody knows how much grows
+        (30.0, {"dataset": "other"}, False),
+    ],
+)
+def test_a_run_is_taken_for_short_only_where_stored_pages_show_it(book, seconds, given, short):
+    assert bills._far_from_long(book, [("a_first", given, True)]) is None  # nothing is stored
+    stored(book, seconds, {})
+    found = bills._far_from_long(book, [("a_first", given, True)])
+    assert (found is not None) == short
+    if short:
+        assert [(row.chapter, row.seconds) for row in found] == [
+            ("a_first", seconds * 2 ** (given.get("n", 3) - 3))
+        ]
+
+
+def test_chapters_that_are_short_alone_may_be_long_together(book):
+    stored(book, 30.0, {})
+    one = ("a_first", {}, True)
+    assert len(bills._far_from_long(book, [one, one])) == 2
+    assert bills._far_from_long(book, [one] * 3) is None
+    kept = bills._far_from_long(book, [one, *[("a_first", {}, False)] * 9])
+    assert [row.seconds for row in kept] == [30.0] + [0.0] * 9
+
+
+def test_every_chapter_of_the_book_starts_at_once_at_preset_quick():
+    for name in presets.chapter_names(ROOT):
+        short = bills._far_from_long(ROOT, [(name, presets.resolve(ROOT, name, "quick", {}), True)])
+        about = presets.read_chapter(ROOT, name).metadata["symgen"]
+        assert (short is not None) == (about["seconds"] * bills.SLOWER <= bills.LONG), name
+    resolved = presets.resolve(ROOT, "04_loss_gap_removal", "cpu", {})
+    assert bills._far_from_long(ROOT, [("04_loss_gap_removal", resolved, True)]) is None
+
+
 def test_every_study_of_the_penalty_is_billed_its_own_number_of_trainings():
     given = {"seeds": 5, "side_seeds": 2, "strengths": [0.1], "decays": [0.1]}
     further = [{"network": "resnet20"}]
