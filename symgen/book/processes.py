@@ -8,10 +8,11 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from symgen.fingerprints import not_a_result
 
@@ -72,9 +73,10 @@ def cores() -> int:
 def spread(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """Return what a function gives for every item, computed side by side.
 
-    Where `SYMGEN_SCHEDULER` holds the address of a dask scheduler, by its workers; else by one
-    process a core, each with one thread, or one after the other where there is a GPU to share. The
-    function is to store what it finds, so that a run that was stopped goes on where it was.
+    Where `SYMGEN_SCHEDULER` holds the address of a dask scheduler, by its workers; else by this
+    process and others, one a core, each with one thread, or one after the other where there is a
+    GPU to share. The function is to store what it finds, so that a run that was stopped goes on
+    where it was.
 
     Args:
         function: of a module, since other processes have to find it.
@@ -83,25 +85,100 @@ def spread(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Re
     import torch
     from tqdm.auto import tqdm
 
-    items = list(items)
+    items, far = list(items), bool(os.environ.get("SYMGEN_SCHEDULER"))
     workers = 1 if torch.cuda.is_available() or len(items) < 2 else cores()
     bar = {"total": len(items), "delay": 3, "leave": False}
-    if workers < 2 and not os.environ.get("SYMGEN_SCHEDULER"):
+    if workers < 2 and not far:
         long = torch.cuda.is_available() or len(items) < 2
         with tqdm(map(function, items), **bar) as results, _bars_within(long):
             return list(results)
-    waiting = [_pool(workers).submit(function, item) for item in items]
     try:
-        return [each.result() for each in tqdm(waiting, **bar)]
+        if far:
+            return _elsewhere(function, items, _pool(workers), bar)
+        with tqdm(**bar) as shown, _bars_within(False), _one_thread():
+            return _shared(function, items, _pool(workers - 1), workers - 1, shown.update)
     except (KeyboardInterrupt, BrokenExecutor):
         # Stopped, or one of them was killed, as where memory runs out: the next call starts anew.
         for child in multiprocessing.active_children():
             child.terminate()
         _pool.cache_clear()
         raise
+
+
+def _elsewhere(
+    function: Callable[[Item], Result], items: list[Item], pool: Executor, bar: dict[str, Any]
+) -> list[Result]:
+    """Return what a function gives for every item, all of them given to a pool."""
+    from tqdm.auto import tqdm
+
+    waiting = [pool.submit(function, item) for item in items]
+    try:
+        return [each.result() for each in tqdm(waiting, **bar)]
     finally:
         for each in waiting:
             each.cancel()
+
+
+def _shared(
+    function: Callable[[Item], Result],
+    items: list[Item],
+    pool: Executor,
+    others: int,
+    told: Callable[[], Any],
+) -> list[Result]:
+    """Return what a function gives for every item: here from the first on, elsewhere from the last.
+
+    This process has the libraries loaded, and goes on with what it finds. Others need seconds to
+    load them and are given an item when they have, so that this one never waits for what it could
+    have done itself.
+
+    Args:
+        function, items: see `spread`.
+        pool: of the other processes.
+        others: how many.
+        told: is called whenever an item is done.
+    """
+    left, lock, found, given = deque(range(len(items))), threading.Lock(), {}, {}
+
+    def give(done: Future) -> None:
+        # Called by a thread of the pool's when one of its processes has nothing to do.
+        with lock:
+            if done.cancelled() or done.exception():
+                left.clear()
+            if not left:
+                return
+            given[left[-1]] = future = pool.submit(function, items[left[-1]])
+            left.pop()
+        future.add_done_callback(give)
+
+    def take() -> int | None:
+        with lock:
+            return left.popleft() if left else None
+
+    ready = [pool.submit(_is_loaded, function) for _ in range(others)]
+    try:
+        for each in ready:
+            each.add_done_callback(give)
+        while (number := take()) is not None:
+            found[number] = function(items[number])
+            told()
+        for each in ready:
+            if each.done():
+                each.result()
+        for number, each in sorted(given.items()):
+            found[number] = each.result()
+            told()
+        return [found[number] for number in range(len(items))]
+    finally:
+        with lock:
+            left.clear()
+        for each in given.values():
+            each.cancel()
+
+
+def _is_loaded(function: Callable) -> bool:
+    """Return true in another process, once it has loaded what a function needs."""
+    return True
 
 
 @functools.cache
@@ -135,6 +212,19 @@ def _hide_bars() -> Callable[..., None]:
     begin = tqdm.__init__
     tqdm.__init__ = lambda bar, *given, **told: begin(bar, *given, **{**told, "disable": True})
     return begin
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread, as the processes beside this one do."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager
