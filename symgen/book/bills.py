@@ -30,9 +30,10 @@ LONG = 600
 # as there, and the seconds that a chapter counts at least, whose trainings may have been there.
 SLOWER, ALONE = 5, 60
 # What a chapter takes besides its networks, for its kernel and its figures: so many times what it
-# takes to load the libraries, and bytes. The processes that train side by side load them, too.
+# takes to load the libraries, and bytes. Processes that train beside it load them, too, while it
+# works alone.
 LOADS, HOST = 4, 0.8 * GIB
-OTHERS = 3
+OTHERS = 1
 # Samples on which records are measured (see `TrainingConfig`).
 EVALUATED = 800
 # Texts that come with the package; pixels of an unknown image.
