@@ -1,6 +1,7 @@
 """How a command ends: refused in one line, or stopped by a signal, with nothing left running."""
 
 import contextlib
+import logging
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -39,6 +40,8 @@ class Commands(click.Group):
 
 def _stop(number: int, _: Any) -> None:
     SIGNALS.append(number)
+    # The cell of the kernel that is stopped along with it ends in an error, which nobody reads.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     raise SystemExit(128 + number)
 
 
