@@ -12,7 +12,7 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,8 +46,6 @@ TEXTS = 32
 FORWARD = 1 / 3
 # Of a bill of which nothing is known.
 NOTHING = (None, None, None, None)
-# Of a chapter that is not run.
-KEPT = (0.0, 0.0, 0.0, 0.0, "unchanged since its last run")
 
 
 class Bill(NamedTuple):
@@ -96,11 +94,29 @@ class _Machine:
         return _loading()
 
 
+def is_short(book: Path, wanted: Iterable[tuple[str, Mapping[str, Any], bool]]) -> bool:
+    """Return whether stored executions show a run to be far from `LONG`, without timing anything.
+
+    Args:
+        book, wanted: as in `bills`, which takes a quarter of a minute to tell it.
+    """
+    seconds = 0.0
+    for chapter, given, runs in wanted:
+        if not runs:
+            continue
+        ran = read_chapter(book, chapter)
+        before, after = _parameters(ran), {**defaults(ran), **given}
+        took = ran.metadata.get("symgen", {}).get("seconds")
+        if took is None or not is_scaled(before, after):
+            return False
+        seconds += max(took, ALONE) * math.prod(growth(before, after).values())
+        if SLOWER * seconds > LONG:
+            return False
+    return True
+
+
 def bills(
-    book: Path,
-    wanted: Iterable[tuple[str, Mapping[str, Any], bool]],
-    cores: int | None = None,
-    rough: bool = False,
+    book: Path, wanted: Iterable[tuple[str, Mapping[str, Any], bool]], cores: int | None = None
 ) -> list[Bill]:
     """Return what chapters will take.
 
@@ -109,12 +125,7 @@ def bills(
         wanted: of each chapter its name, the parameters that a run is given (see `resolve`), and
             whether it would be run at all.
         cores: that trainings are spread over; those of this machine by default.
-        rough: whether nothing has to be timed, which takes a quarter of a minute, where stored
-            executions show the whole run to be far from `LONG`.
     """
-    wanted = list(wanted)
-    if rough and (rows := _far_from_long(book, wanted)) is not None:
-        return rows
     found, counted, machine = [], {}, _Machine()
     for number, (chapter, given, runs) in enumerate(wanted):
         own = read_chapter(book, chapter)
@@ -124,7 +135,7 @@ def bills(
         # have to be loaded.
         unknown = {n for p in work if ":" not in (n := p.study["network"])} - {*NETWORKS}
         if not runs:
-            found.append(Bill(chapter, *KEPT))
+            found.append(Bill(chapter, 0.0, 0.0, 0.0, 0.0, "unchanged since its last run"))
         elif unknown:
             told = ", ".join(sorted(unknown))
             found.append(Bill(chapter, *NOTHING, f"not known: network {told}"))
@@ -322,21 +333,6 @@ def _stored(piece: Piece) -> dict[str, bool]:
     return found
 
 
-def _far_from_long(book: Path, wanted: Iterable[tuple]) -> list[Bill] | None:
-    """Return the bills of stored executions where their sum is far from `LONG`, else None."""
-    found, most = [], 0.0
-    for chapter, given, runs in wanted:
-        ran = read_chapter(book, chapter)
-        parameters = {**defaults(ran), **given}
-        row = _scaled(chapter, ran, parameters) if runs else Bill(chapter, *KEPT)
-        if row.seconds is None or (runs and not is_scaled(_parameters(ran), parameters)):
-            return None
-        factors = math.prod(growth(_parameters(ran), parameters).values())
-        most += SLOWER * max(row.seconds, ALONE * factors) * runs
-        found.append(row)
-    return found if most <= LONG else None
-
-
 def _parameters(ran: Any) -> dict[str, Any]:
     """Return all parameters of a stored execution."""
     return defaults(ran) | ran.metadata.get("symgen", {}).get("parameters", {})
@@ -358,6 +354,18 @@ def _scaled(chapter: str, ran: Any, parameters: Mapping[str, Any]) -> Bill:
     return Bill(chapter, about["seconds"] * math.prod(factors.values()), 0.0, host, 0.0, basis)
 
 
+def before_run(
+    book: Path, wanted: Sequence[tuple[str, Mapping[str, Any], bool]], dry_run: bool = False
+) -> list[Bill]:
+    """Return the bills that are due before a run: of a short one none, unless they are asked for.
+
+    Args:
+        book, wanted: as in `bills`.
+        dry_run: whether they are all that is asked for.
+    """
+    return [] if not dry_run and is_short(book, wanted) else bills(book, wanted)
+
+
 def total(rows: Iterable[Bill]) -> float:
     """Return the seconds of all chapters of which they are known."""
     return sum(row.seconds or 0.0 for row in rows)
@@ -367,7 +375,7 @@ def agreed(rows: Iterable[Bill], dry_run: bool, yes: bool) -> bool:
     """Show what a long run will take, and return whether it is to start.
 
     Args:
-        rows: of `bills`.
+        rows: of `before_run`.
         dry_run: show it, however short it is, and do not start.
         yes: do not ask, as where there is no terminal to ask on.
     """

@@ -49,7 +49,7 @@ def student(folder: Path, preset: str, instructor: bool, networks: bool) -> None
     if networks:
         core = core_chapters(book)
         wanted = [(name, presets.resolve(book, name, preset, {}), True) for name in core]
-        if not bills.agreed(bills.bills(book, wanted), dry_run=False, yes=False):
+        if not bills.agreed(bills.before_run(book, wanted), dry_run=False, yes=False):
             return
         click.echo(
             f"Running {', '.join(core)} twice, to train what is missing and to see what they load: "
@@ -144,7 +144,7 @@ def run(
             for name, values in resolved.items()
         ]
         with doing("counting what it will take"):
-            rows = bills.bills(book, asked, rough=not dry_run)
+            rows = bills.before_run(book, asked, dry_run)
         if not bills.agreed(rows, dry_run, yes):
             return
     results = _one_by_one(book, names, preset, given, out, force, store)
@@ -289,7 +289,7 @@ def sweep(
             (cell.chapter, cell.resolved, not there)
             for cell, there in zip(cells, kept, strict=True)
         ]
-        rows = bills.bills(book, wanted, rough=not dry_run)
+        rows = bills.before_run(book, wanted, dry_run)
     if not bills.agreed(rows, dry_run, yes):
         return
     runs.make_folder(out)

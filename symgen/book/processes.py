@@ -96,7 +96,7 @@ def spread(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Re
         if far:
             return _elsewhere(function, items, _pool(workers), bar)
         with tqdm(**bar) as shown, _bars_within(False), _one_thread():
-            return _shared(function, items, _pool(workers - 1), workers - 1, shown.update)
+            return _shared(function, items, workers - 1, shown.update)
     except (KeyboardInterrupt, BrokenExecutor):
         # Stopped, or one of them was killed, as where memory runs out: the next call starts anew.
         for child in multiprocessing.active_children():
@@ -120,11 +120,7 @@ def _elsewhere(
 
 
 def _shared(
-    function: Callable[[Item], Result],
-    items: list[Item],
-    pool: Executor,
-    others: int,
-    told: Callable[[], Any],
+    function: Callable[[Item], Result], items: list[Item], others: int, told: Callable[[], Any]
 ) -> list[Result]:
     """Return what a function gives for every item: here from the first on, elsewhere from the last.
 
@@ -134,11 +130,11 @@ def _shared(
 
     Args:
         function, items: see `spread`.
-        pool: of the other processes.
-        others: how many.
+        others: how many processes beside this one.
         told: is called whenever an item is done.
     """
-    left, lock, found, given = deque(range(len(items))), threading.Lock(), {}, {}
+    pool, lock = _pool(others), threading.Lock()
+    left, found, given = deque(range(len(items))), {}, {}
 
     def give(done: Future) -> None:
         # Called by a thread of the pool's when one of its processes has nothing to do.

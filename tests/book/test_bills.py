@@ -172,18 +172,31 @@ def test_other_chapters_are_scaled_from_their_stored_execution(book):
     assert bill_of(book)[0].seconds == 15.0
 
 
-def rough(book, *wanted, **given):
-    asked = [(n, presets.resolve(book, n, "quick", given), True) for n in wanted or ["a_first"]]
-    return bills.bills(book, asked, rough=True)
+def test_nothing_is_timed_for_a_run_that_stored_pages_show_to_be_short(monkeypatch):
+    def measure():
+        raise AssertionError("timed")
+
+    monkeypatch.setattr(speed, "measure_speed", measure)
+    wanted = [("C_similarity_metric", all_of("C_similarity_metric"), True)]
+    assert bills.before_run(ROOT, wanted) == []
+    for ask in (
+        lambda: bills.before_run(ROOT, wanted, dry_run=True),
+        lambda: bills.bills(ROOT, wanted),
+    ):
+        with pytest.raises(AssertionError, match="timed"):
+            ask()
 
 
-def test_a_run_that_stored_pages_show_to_be_short_is_not_timed(book, monkeypatch):
-    timed = []
-    monkeypatch.setattr(bills, "_far_from_long", lambda *x: timed.append(x))
-    stored(book, 30.0, {})
-    rough(book)
-    bill_of(book)
-    assert len(timed) == 1  # who asks for a bill gets what is timed
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_a_command_asks_for_what_is_due_before_a_run(book, monkeypatch, command):
+    (book / "grid.yml").write_text("chapter: a_first\ngrid: {n: [2, 3]}\n")
+    stored(book, 1.0, {})
+    monkeypatch.setattr(bills, "bills", lambda *_: [Bill("a_first", 7200.0, *4 * [0.0])])
+    monkeypatch.setattr(runs, "execute", lambda *_: runs.Outcome("done", book, "done"))
+    words = ["grid.yml"] if command == "sweep" else ["a_first"]
+    assert "2.00" in symgen(command, *words, "--dry-run").output
+    if command == "run":
+        assert "2.00" not in symgen(command, *words).output
 
 
 @pytest.mark.parametrize(
@@ -199,32 +212,26 @@ def test_a_run_that_stored_pages_show_to_be_short_is_not_timed(book, monkeypatch
     ],
 )
 def test_a_run_is_taken_for_short_only_where_stored_pages_show_it(book, seconds, given, short):
-    assert bills._far_from_long(book, [("a_first", given, True)]) is None  # nothing is stored
+    wanted = [("a_first", given, True)]
+    assert not bills.is_short(book, wanted)  # nothing is stored
     stored(book, seconds, {})
-    found = bills._far_from_long(book, [("a_first", given, True)])
-    assert (found is not None) == short
-    if short:
-        assert [(row.chapter, row.seconds) for row in found] == [
-            ("a_first", seconds * 2 ** (given.get("n", 3) - 3))
-        ]
+    assert bills.is_short(book, wanted) == short
 
 
 def test_chapters_that_are_short_alone_may_be_long_together(book):
     stored(book, 30.0, {})
-    one = ("a_first", {}, True)
-    assert len(bills._far_from_long(book, [one, one])) == 2
-    assert bills._far_from_long(book, [one] * 3) is None
-    kept = bills._far_from_long(book, [one, *[("a_first", {}, False)] * 9])
-    assert [row.seconds for row in kept] == [30.0] + [0.0] * 9
+    one, kept = ("a_first", {}, True), ("a_first", {}, False)
+    assert bills.is_short(book, [one, one]) and not bills.is_short(book, [one] * 3)
+    assert bills.is_short(book, [one, *[kept] * 9])
 
 
-def test_every_chapter_of_the_book_starts_at_once_at_preset_quick():
+def test_chapters_start_at_once_at_preset_quick_where_their_pages_took_two_minutes_at_most():
     for name in presets.chapter_names(ROOT):
-        short = bills._far_from_long(ROOT, [(name, presets.resolve(ROOT, name, "quick", {}), True)])
-        about = presets.read_chapter(ROOT, name).metadata["symgen"]
-        assert (short is not None) == (about["seconds"] * bills.SLOWER <= bills.LONG), name
+        wanted = [(name, presets.resolve(ROOT, name, "quick", {}), True)]
+        seconds = presets.read_chapter(ROOT, name).metadata["symgen"]["seconds"]
+        assert bills.is_short(ROOT, wanted) == (seconds <= 120), name
     resolved = presets.resolve(ROOT, "04_loss_gap_removal", "cpu", {})
-    assert bills._far_from_long(ROOT, [("04_loss_gap_removal", resolved, True)]) is None
+    assert not bills.is_short(ROOT, [("04_loss_gap_removal", resolved, True)])
 
 
 def test_every_study_of_the_penalty_is_billed_its_own_number_of_trainings():
