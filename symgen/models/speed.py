@@ -9,6 +9,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -16,12 +17,17 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from symgen.data.hub import from_pretrained, import_transformers
+from symgen.data.images import ImagePart
 from symgen.fingerprints import not_a_result
 from symgen.masking.mask_values import mean_embedding, mean_feature
 from symgen.masking.outputs import masked_outputs
 from symgen.masking.patches import draw_patches
 from symgen.masking.spans import TextVariables
+from symgen.models.batches import generator
+from symgen.models.checkpoints import Store
+from symgen.models.config import TrainingConfig
 from symgen.models.language import CAUSAL_LMS, tiny_llama
+from symgen.models.loop import Loop, Task, classification
 from symgen.models.registry import build_network, device, lookup
 from symgen.split.design import candidates, draw_states
 from symgen.split.published import RATES, published
@@ -314,10 +320,10 @@ def measure_speed() -> Speed:
         steps, masked, split = [], [], 0.0
         for network, side, batch, few in TIMED[device().type]:
             asked = demand(network, side).operations
+            step = functools.partial(_step, _loop(network, side, batch))
+            steps.append((asked, _seconds(step) / batch))
             model = build_network(network, image_size=side).to(device())
             images = torch.rand(max(batch, samples), 3, side, side)
-            step = functools.partial(_step, model, images[:batch])
-            steps.append((asked, _seconds(step) / batch))
             run = functools.partial(_outputs, model.eval(), images[:2], few)
             masked.append((asked, _seconds(run) / 2 ** (few + 1)))
             if not split:
@@ -358,12 +364,19 @@ def _seconds(do: Callable[[], Any]) -> float:
     return statistics.median(times[1:])
 
 
-def _step(model: nn.Module, images: Tensor) -> float:
-    logits = model.train()(images.to(device()))
-    loss = nn.functional.cross_entropy(logits, torch.zeros_like(logits[:, 0], dtype=torch.long))
-    model.zero_grad()
-    loss.backward()
-    return loss.item()
+def _loop(network: str, side: int, batch: int) -> Loop:
+    """Return the training of a network on so many images, of noise, in batches of all of them."""
+    pixels = torch.randint(256, (batch, 3, side, side), dtype=torch.uint8)
+    part = ImagePart(pixels, torch.zeros(batch, dtype=torch.long))
+    config = TrainingConfig(epochs=1, batch_size=batch).filled("sgd", 0.01)
+    build = functools.partial(build_network, network, image_size=side)
+    return Loop(config, Task(network, build, part, {}, classification), Store(Path(), (1,)))
+
+
+def _step(loop: Loop) -> float:
+    # All that a step is in a chapter: a GPU waits for what is done around the network's own part.
+    x, y = loop.part.augment(range(len(loop.part)), generator(0))
+    return loop.step(1, x, y).item()
 
 
 def _outputs(model: nn.Module, images: Tensor, n: int) -> Tensor:

@@ -10,9 +10,11 @@ from test_cli import loaded_by, symgen
 
 from symgen.book import bills, notebooks, presets, runs, work
 from symgen.book.bills import Bill
+from symgen.data.images import ImagePart
 from symgen.method import trainings
 from symgen.models import language, speed
-from symgen.models.registry import build_network
+from symgen.models.loop import Loop
+from symgen.models.registry import build_network, device
 from symgen.split import design
 from symgen.storage import cache_folder
 
@@ -533,6 +535,23 @@ def test_what_a_network_asks_is_counted_as_it_is():
     assert 3 < many.operations / few.operations < 4.1 and many.kept > 3 * few.kept
     text = speed.demand("bert-tiny", tokens=16, vocabulary=200)
     assert speed.demand("bert-tiny", tokens=32, vocabulary=200).operations > 1.9 * text.operations
+
+
+def test_a_step_is_timed_with_all_that_a_training_does(monkeypatch):
+    augment, step, cut, done = ImagePart.augment, Loop.step, [], []
+
+    def seconds(do):
+        if do.func is speed._step:
+            do()
+        return 1.0
+
+    monkeypatch.setattr(ImagePart, "augment", lambda *given: cut.append(1) or augment(*given))
+    monkeypatch.setattr(Loop, "step", lambda *given: done.append(given) or step(*given))
+    monkeypatch.setattr(speed, "_seconds", seconds)
+    monkeypatch.setattr(speed, "_outputs", lambda *given: torch.zeros(8, 2 ** given[-1]))
+    speed.measure_speed()
+    sizes = [len(x) for _, _, x, _ in done]
+    assert len(cut) == 2 and sizes == [batch for _, _, batch, _ in speed.TIMED[device().type]]
 
 
 def test_a_machine_is_timed_with_one_thread_and_left_as_it_was(monkeypatch):
