@@ -12,9 +12,9 @@ import pandas as pd
 import torch
 
 from symgen import extract, moebius
+from symgen.files import atomic
 from symgen.fingerprints import code_fingerprint, fingerprint
 from symgen.method.penalty import Penalty
-from symgen.storage import atomic
 
 FOLDER = Path("_build/bench")
 

@@ -7,9 +7,11 @@ count, so that a module can be moved or renamed and leave all that is stored val
 """
 
 import ast
+import atexit
 import contextlib
 import dataclasses
 import functools
+import gc
 import hashlib
 import os
 import platform
@@ -143,7 +145,16 @@ def code_fingerprint(*used: Callable | str, without: Sequence[Callable] = ()) ->
 @functools.lru_cache(maxsize=128)
 def _told(used: tuple, without: tuple, versions: tuple[tuple[str, int, int], ...]) -> str:
     """Return the fingerprint of code, once as long as no file of the package is changed."""
-    return fingerprint(sorted(reached(*used, without=without)))
+    # Trees of syntax are a million objects that stay. To search them for garbage takes a third of
+    # the time here, and a second at the end of the process, where all of them go in any case.
+    searched = gc.isenabled()
+    gc.disable()
+    atexit.register(gc.freeze)
+    try:
+        return fingerprint(sorted(reached(*used, without=without)))
+    finally:
+        if searched:
+            gc.enable()
 
 
 def _versions() -> tuple[tuple[str, int, int], ...]:
@@ -289,11 +300,12 @@ class _Code:
         def write(node: Any) -> str:
             if isinstance(node, list):
                 node = [each for each in node if not inert(each) and id(each) not in quiet]
-            if isinstance(node, (ast.Name, ast.Attribute)) and (found := resolve(node)):
-                reaches[found] = None
-                return f"Name({found[1] if found[1] != '*' else 'module'})"
-            if isinstance(node, ast.Name) and isinstance(elsewhere.get(node.id), str):
-                return f"Name({elsewhere[node.id]})"
+            elif isinstance(node, (ast.Name, ast.Attribute)):
+                if found := resolve(node):
+                    reaches[found] = None
+                    return f"Name({found[1] if found[1] != '*' else 'module'})"
+                if isinstance(node, ast.Name) and isinstance(elsewhere.get(node.id), str):
+                    return f"Name({elsewhere[node.id]})"
             return _dump(node, write)
 
         return _Part(write(nodes), tuple(reaches)) if nodes else None
@@ -368,6 +380,8 @@ def _dump(node: Any, write: Callable[[Any], str]) -> str:
     `ast.dump` and `ast.unparse` do not: versions differ in fields and texts that are empty.
     """
     if isinstance(node, ast.AST):
+        if not node._fields:  # as most nodes: whether a name is read or written
+            return f"{type(node).__name__}()"
         fields = {k: write(v) for k, v in _fields(node)}
         if fields.get("decorator_list") == "[]":  # of none that counts
             del fields["decorator_list"]

@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from symgen.files import atomic
 from symgen.fingerprints import refusal, same_numbers
-from symgen.storage import atomic
 from symgen.transforms import and_or_outputs, count_variables, interaction_order, moebius
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from symgen.storage import PART, RESULT, TAG, TAGGED, cache_folder
+from symgen.files import PART, RESULT, TAG, TAGGED, cache_folder
 
 # What a training leaves in the folder of its run.
 OF_A_RUN = re.compile(r"(step|resume)-\d{8,}\.(safetensors|json)|run\.json|\.lock")

@@ -18,9 +18,9 @@ import torch
 from symgen.book.parameters import check_parameters
 from symgen.book.processes import spread
 from symgen.book.tables import Page, claim_box, claim_rows, read_results
+from symgen.files import atomic
 from symgen.fingerprints import RECORD, code_fingerprint, fingerprint, not_a_result, versions
 from symgen.method.claims.judgement import Judgement, judge
-from symgen.storage import atomic
 
 try:
     import resource

@@ -15,6 +15,7 @@ from symgen.book import bills, editions, notebooks, presets, runs, work
 from symgen.book.layout import book_above, lay_out
 from symgen.book.presets import BookError
 from symgen.book.stopping import Commands, doing, only_new
+from symgen.files import DAY, cache_folder
 from symgen.fingerprints import BOOK
 
 
@@ -328,7 +329,6 @@ def collect(folder: Path) -> None:
 def cache(kind: str | None, clear: bool, yes: bool) -> None:
     """List what is stored (trained networks, masked outputs ...), or delete it."""
     from symgen.book.cache import clear_kind, stored_files, stored_kinds
-    from symgen.storage import DAY, cache_folder
 
     try:
         top, kinds = cache_folder(), {folder.name: folder for folder in stored_kinds()}
@@ -354,7 +354,3 @@ def cache(kind: str | None, clear: bool, yes: bool) -> None:
             left = clear_kind(folder)
             rest = f"; {left} entries of others are left in it" if left else ""
             click.echo(f"deleted {name}{rest}")
-
-
-if __name__ == "__main__":
-    app()

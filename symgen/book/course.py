@@ -23,6 +23,7 @@ from symgen.book.layout import new_folder, repository
 from symgen.book.notebooks import has_tag, write_notebook
 from symgen.book.presets import BookError, chapter_names, read_chapter, read_yaml, resolve
 from symgen.book.runs import KERNEL, environment, execute
+from symgen.files import cache_folder
 
 # A fence of backquotes or colons, a directive, its title, and all up to the same fence.
 DIRECTIVE = re.compile(
@@ -161,7 +162,6 @@ def bundle(book: Path, folder: Path, preset: str, chapters: Iterable[str]) -> in
     Raises:
         BookError: for a chapter that fails.
     """
-    from symgen.storage import cache_folder  # loads torch, which other courses do without
 
     for kind in NETWORKS:
         if (own := cache_folder() / kind).is_dir():

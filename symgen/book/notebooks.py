@@ -16,6 +16,7 @@ from typing import Any
 
 import nbformat
 
+from symgen.files import atomic, cache_folder
 from symgen.fingerprints import PACKAGE, RECORD, code_fingerprint, fingerprint, versions
 from symgen.literal import plain
 
@@ -134,7 +135,6 @@ def write_notebook(
 
     With a folder, its tables go there in place of earlier ones: all of it is written, or none.
     """
-    from symgen.storage import atomic  # loads torch, which readers do without
 
     tables, earlier = list(tables), list(earlier)
     with contextlib.ExitStack() as stack:
@@ -275,7 +275,6 @@ def scrub(notebook: nbformat.NotebookNode, book: Path, name: str) -> nbformat.No
     Folders of this machine are cut out of all text, times and ids of cells and kernels go, what a
     training was expected to take, too, and widgets, whose ids differ from run to run, are numbered.
     """
-    from symgen.storage import cache_folder
 
     clean = copy.deepcopy(notebook)
     for cell in clean.cells:

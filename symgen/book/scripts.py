@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from symgen.book.presets import BookError
-from symgen.storage import atomic
+from symgen.files import atomic
 
 # As in a package-lock.json: npm unpacks no archive with another checksum, and none outside its
 # folder. The checksum is what `npm view NAME@VERSION dist.integrity` says.

@@ -32,9 +32,9 @@ from symgen.book.presets import (
 from symgen.book.processes import ended_with_us, one_at_a_time
 from symgen.book.scripts import fetch_scripts
 from symgen.book.tables import read_results
+from symgen.files import atomic, sha256
 from symgen.fingerprints import PACKAGE, fingerprint
 from symgen.literal import plain
-from symgen.storage import atomic, sha256
 
 
 def build(

@@ -9,7 +9,7 @@ from typing import Any
 
 from symgen.book.inert import inert
 from symgen.book.presets import BookError, chapter_names, read_chapter, read_yaml, unknown
-from symgen.storage import atomic
+from symgen.files import atomic
 
 LONG = re.compile(r"\b\d+\.\d{4,}(?:e[+-]?\d+)?")
 PAGE = """<!DOCTYPE html>

@@ -19,6 +19,7 @@ from symgen.book import notebooks, presets, runs
 from symgen.book.cluster import EXIT, REFUSED, failed, on_workers, run_process, stated
 from symgen.book.presets import BookError
 from symgen.book.processes import cores, ended_with_us
+from symgen.files import atomic
 from symgen.fingerprints import fingerprint
 
 MOST_RUNS = 10_000  # of one sweep
@@ -216,7 +217,7 @@ def _run_one(arguments: list[str], folder: str, variables: dict[str, str]) -> di
         told = f"there is no folder {folder}, where the sweep was started: it has to be on a disk "
         told += "that the workers share, at the same place"
         return {"status": REFUSED, "seconds": 0.0, "error": f"{platform.node()}: {told}"}
-    command = ended_with_us("from symgen.book.cli import app; app()", *arguments)
+    command = ended_with_us("from symgen.__main__ import app; app()", *arguments)
     for _ in range(1 + RETRIES):
         ran = run_process(command, folder, {**os.environ, **variables})
         if ran.returncode not in (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS):
@@ -262,8 +263,6 @@ def _read_index(out: Path) -> list[dict]:
 def _write_index(out: Path, rows: list[dict]) -> None:
     import pandas as pd
 
-    from symgen.storage import atomic
-
     table = pd.DataFrame(rows)
     given = [name for name in table if name not in (*BEFORE, *AFTER)]
     with atomic(out / "index.csv") as temporary:
@@ -283,8 +282,6 @@ def collect(out: Path) -> dict[Path, int]:
         BookError: where there is no sweep, or none of its runs has a table.
     """
     import pandas as pd
-
-    from symgen.storage import atomic
 
     last = {(row["chapter"], row["folder"]): row for row in _read_index(out)}
     joined: dict[str, list] = {}

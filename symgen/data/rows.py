@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from symgen.storage import sha256
+from symgen.files import sha256
 
 
 @dataclasses.dataclass(frozen=True)

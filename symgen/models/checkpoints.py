@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from symgen.files import discard_parts
 from symgen.models.registry import load_weights
-from symgen.storage import discard_parts, fetch, fetch_info, store, warn_damaged
+from symgen.storage import fetch, fetch_info, store, warn_damaged
 
 
 @dataclasses.dataclass(frozen=True)

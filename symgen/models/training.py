@@ -20,6 +20,7 @@ from torch import nn
 
 from symgen.data.datasets import Data
 from symgen.data.hub import resolve
+from symgen.files import atomic, cache_folder
 from symgen.fingerprints import code_fingerprint, fingerprint
 from symgen.models import builders, registry
 from symgen.models.builders import is_builder
@@ -27,7 +28,7 @@ from symgen.models.checkpoints import Store
 from symgen.models.config import TrainingConfig, configured
 from symgen.models.cost import Estimate, measure
 from symgen.models.loop import Loop, Task, Term, classification, make_accelerator
-from symgen.storage import atomic, cache_folder, fetch
+from symgen.storage import fetch
 
 
 class NearChanceWarning(UserWarning):

@@ -31,12 +31,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from symgen.files import atomic
 from symgen.fingerprints import refusal
 from symgen.interactions import Interactions, in_one_line
 from symgen.memory import free_memory
 from symgen.split.design import candidates, design
 from symgen.split.sparsify import MAX_VARIABLES as EXACT_LAST
-from symgen.storage import atomic
 
 # What a sampled state that is left unexplained costs, in units of effects.
 COST = 100.0

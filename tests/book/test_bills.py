@@ -11,12 +11,12 @@ from test_cli import loaded_by, symgen
 from symgen.book import bills, notebooks, presets, runs, work
 from symgen.book.bills import Bill
 from symgen.data.images import ImagePart
+from symgen.files import cache_folder
 from symgen.method import trainings
 from symgen.models import language, speed
 from symgen.models.loop import Loop
 from symgen.models.registry import build_network, device
 from symgen.split import design
-from symgen.storage import cache_folder
 
 SMALL = {
     "dataset": "digits", "network": "cnn", "train_size": 60, "epochs": 4, "samples": 2, "n": 3,

@@ -74,10 +74,10 @@ REFUSALS = [
 ]
 
 
-HEAVY = {"torch", "papermill", "matplotlib", "pandas"}
+HEAVY = {"torch", "papermill", "matplotlib", "pandas", "lark"}
 LOADED = f"""
 import sys
-from symgen.book.cli import app
+from symgen.__main__ import app
 try:
     app()
 finally:
@@ -113,6 +113,12 @@ def test_a_slip_is_answered_before_anything_heavy_is_imported(arguments, code):
 def test_a_chapter_that_is_unchanged_loads_nothing_heavy(book):
     symgen("run", "b_second")
     assert loaded_by("run", "b_second", folder=book) == (0, [])
+
+
+def test_what_runs_a_chapter_loads_no_more_than_that_takes(book):
+    code, loaded = loaded_by("run", "b_second", folder=book)
+    assert code == 0 and set(loaded) <= {"papermill", "pandas"}
+    assert executed(book, "b_second").cells
 
 
 def test_names_and_values_are_checked_before_a_kernel_starts(book, monkeypatch):
@@ -621,7 +627,7 @@ def test_a_signal_that_a_library_takes_for_its_own_error_ends_the_run(
 def test_a_killed_run_is_continued_by_the_next(book):
     waiting = "import time\nprint('waiting')\ntime.sleep(600)"
     nbformat.write(small_chapter("b_second", waiting, False), book / "chapters/b_second.ipynb")
-    command = [sys.executable, "-m", "symgen.book.cli", "run", "all"]
+    command = [sys.executable, "-m", "symgen", "run", "all"]
     out = book / "_build/runs/quick"
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
@@ -649,7 +655,7 @@ def test_a_second_run_into_a_folder_waits_for_the_first(book, force):
     nbformat.write(small_chapter("a_first", work), book / "chapters/a_first.ipynb")
     out, command = book / "_build/runs/quick", ["run", "a_first", *["--force"] * force]
     with subprocess.Popen(
-        [sys.executable, "-m", "symgen.book.cli", *command], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "symgen", *command], stdout=subprocess.PIPE, text=True
     ) as first:
         deadline = time.monotonic() + 120
         while not (out / ".a_first.partial").exists() and time.monotonic() < deadline:

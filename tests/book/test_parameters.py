@@ -30,7 +30,7 @@ from symgen.method import (
     transfer,
     tuning,
 )
-from symgen.models import language, loop, registry as networks
+from symgen.models import cost, language, loop, registry as networks
 
 matplotlib.use("agg")
 
@@ -181,6 +181,12 @@ def few_evaluated(monkeypatch):
         return whole(model, part, min(size or 40, 40), *objective)
 
     monkeypatch.setattr(loop, "evaluate", evaluate)
+
+
+@pytest.fixture(autouse=True)
+def no_trial(monkeypatch):
+    """What a training will take is timed by a few of its steps, which are most of one as small."""
+    monkeypatch.setattr(cost, "seconds_per_step", lambda loop: 0.01)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -178,7 +178,8 @@ def test_markers_in_pages_become_tables(tmp_path):
     assert site._table(tmp_path, "bills.csv gpu", {}).startswith("| hours |\n")
     assert site._table(tmp_path, "bills.csv paper", {}).startswith("| hours | memory |\n")
     for place in ("gpu", "paper"):
-        assert "| memory (GiB) | machine |" in site._table(ROOT, f"benchmarks/bills.csv {place}", {})
+        made = site._table(ROOT, f"benchmarks/bills.csv {place}", {})
+        assert "| memory (GiB) | machine |" in made
     costs = site._table(ROOT, "costs", {"costs": lambda: site._costs(ROOT, [])})
     for name in presets.chapter_names(ROOT):
         assert f"| [{name}]({name}) | quick |" in costs

@@ -1,6 +1,8 @@
 """Fingerprints tell values apart, and code by what it does, wherever it lies."""
 
+import contextlib
 import dataclasses
+import gc
 import shutil
 import textwrap
 
@@ -398,3 +400,16 @@ def test_moving_a_module_of_the_package_keeps_the_fingerprint(tmp_path, monkeypa
     path = tmp_path / "symgen/running.py"
     path.write_text(path.read_text(encoding="utf-8").replace("-math.inf", "math.nan"))
     assert code_fingerprint(symgen.masked_outputs) != before
+
+
+@pytest.mark.parametrize("searched", [True, False])
+@pytest.mark.parametrize("code", ["import symgen", "from symgen import nosuch"])
+def test_garbage_is_searched_for_afterwards_as_before(code, searched):
+    fingerprints._told.cache_clear()
+    (gc.enable if searched else gc.disable)()
+    try:
+        with contextlib.suppress(ValueError):
+            code_fingerprint(code)
+        assert gc.isenabled() == searched
+    finally:
+        gc.enable()

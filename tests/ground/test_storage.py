@@ -13,9 +13,10 @@ from conftest import ROOT
 from safetensors import SafetensorError
 
 from symgen import load_dataset, storage, train
+from symgen.files import atomic
 from symgen.models.checkpoints import Store
 from symgen.models.loop import Loop
-from symgen.storage import DamagedFileWarning, atomic, cached, fetch, store
+from symgen.storage import DamagedFileWarning, cached, fetch, store
 
 
 def test_atomic_leaves_all_or_nothing(tmp_path):
