@@ -7,7 +7,6 @@ count, so that a module can be moved or renamed and leave all that is stored val
 """
 
 import ast
-import atexit
 import contextlib
 import dataclasses
 import functools
@@ -138,18 +137,19 @@ def code_fingerprint(*used: Callable | str, without: Sequence[Callable] = ()) ->
     Raises:
         ValueError: for a name that symgen does not have.
     """
-    return _told(used, tuple(without), _versions())
+    found = _told(used, tuple(without), _versions())
+    if not used:  # as at the end of a chapter, which would be a second later with all these trees
+        _read.cache_clear()
+    return found
 
 
 # Every extraction asks for the same few.
 @functools.lru_cache(maxsize=128)
 def _told(used: tuple, without: tuple, versions: tuple[tuple[str, int, int], ...]) -> str:
     """Return the fingerprint of code, once as long as no file of the package is changed."""
-    # Trees of syntax are a million objects that stay. To search them for garbage takes a third of
-    # the time here, and a second at the end of the process, where all of them go in any case.
+    # Trees of syntax are a million objects: to search them for garbage takes a third of the time.
     searched = gc.isenabled()
     gc.disable()
-    atexit.register(gc.freeze)
     try:
         return fingerprint(sorted(reached(*used, without=without)))
     finally:
