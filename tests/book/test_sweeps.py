@@ -357,7 +357,7 @@ def test_a_lost_worker_and_a_failing_cell_leave_no_cell_undone(book, cluster):
     until(lambda: len(runs_of(2)) == 2)  # on the other one
     (book / "chapters/go_on").touch()
     told, _ = sweep.communicate(timeout=200)
-    _, left = psutil.wait_procs(children, timeout=60)
+    _, left = psutil.wait_procs(children, timeout=20)
     assert not left and sweep.returncode == 1, told
     rows = kept_rows(book)
     assert [(r["n"], r["status"]) for r in rows] == [("2", "done"), ("3", "failed"), ("4", "done")]
