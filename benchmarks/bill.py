@@ -39,7 +39,8 @@ def main() -> None:
     parser.add_argument("preset")
     parser.add_argument("--store", type=Path, help="CSV file, such as data/benchmarks/bills.csv")
     options = parser.parse_args()
-    table, about = bill(options.preset).round(1), machine()
+    table, about = bill(options.preset), machine()
+    table = table.round({name: 2 if name == "hours" else 1 for name in table})
     where = about["gpu"] or f"{about['processor']}, {about['threads']} threads"
     print(where, table.to_string(index=False), sep="\n")
     if options.store:

@@ -122,11 +122,16 @@ def test_the_memory_of_a_bill_is_that_of_the_gpu_where_there_is_one(monkeypatch)
 
 
 def test_a_bill_is_kept_beside_those_of_other_presets(monkeypatch, tmp_path):
-    hours = iter([1.0, 2.0, 3.0])
-    monkeypatch.setattr(bill, "bill", lambda preset: pd.DataFrame({"hours": [next(hours)]}))
+    hours = iter([1.0, 2.0, 0.1256])
+
+    def counted(preset):
+        return pd.DataFrame({"chapter": ["when"], "hours": [next(hours)], "disk (GiB)": [0.1256]})
+
+    monkeypatch.setattr(bill, "bill", counted)
     for preset in ("paper", "gpu", "gpu"):
         given = ["bill", preset, "--store", str(tmp_path / "bills.csv")]
         monkeypatch.setattr("sys.argv", given)
         bill.main()
     kept = pd.read_csv(tmp_path / "bills.csv")
-    assert kept[["place", "hours"]].values.tolist() == [["paper", 1.0], ["gpu", 3.0]]
+    assert kept[["place", "hours"]].values.tolist() == [["paper", 1.0], ["gpu", 0.13]]
+    assert set(kept["disk (GiB)"]) == {0.1}
