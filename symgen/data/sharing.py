@@ -11,7 +11,9 @@ from symgen.interactions import Interactions
 from symgen.split.sampled import FORMAT, SampledInteractions
 
 
-def push(found: Interactions | SampledInteractions, place: str, name: str = "interactions") -> None:
+def push(
+    found: Interactions | SampledInteractions, place: str | Path, name: str = "interactions"
+) -> None:
     """Put interactions where others find them; `pull` reads them.
 
     Args:
@@ -22,7 +24,7 @@ def push(found: Interactions | SampledInteractions, place: str, name: str = "int
         name: of the file, without its ending.
 
     Raises:
-        ValueError: for a name that would lead out of the place.
+        ValueError: for a name that would lead out of the place, or a place that is neither.
 
     Example:
         >>> import symgen, torch
@@ -37,6 +39,7 @@ def push(found: Interactions | SampledInteractions, place: str, name: str = "int
         folder.mkdir(parents=True, exist_ok=True)
         found.save(folder / file)
         return
+    place = _id(place)
     from huggingface_hub import HfApi
 
     hub = HfApi()
@@ -50,7 +53,7 @@ def push(found: Interactions | SampledInteractions, place: str, name: str = "int
 
 
 def pull(
-    place: str, name: str = "interactions", revision: str | None = None
+    place: str | Path, name: str = "interactions", revision: str | None = None
 ) -> Interactions | SampledInteractions:
     """Read what `push` has put into a folder or into a data set of the hub.
 
@@ -61,11 +64,12 @@ def pull(
 
     Raises:
         FileNotFoundError: where there is none, or no hub can be reached.
-        ValueError: for a file that holds something else.
+        ValueError: for a file that holds something else, or a place that is neither.
     """
     file = _file(name)
-    if folder := _folder(place) or local_folder(place, revision):
+    if folder := _folder(place) or local_folder(str(place), revision):
         return _load(folder / file)
+    place = _id(place)
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -84,9 +88,19 @@ def _load(path: str | Path) -> Interactions | SampledInteractions:
     return Interactions.load(path)
 
 
-def _folder(place: str) -> Path | None:
+def _folder(place: str | Path) -> Path | None:
     """Return the folder that a place is the path of, which need not be there; None for an id."""
-    return working_folder() / Path(place).expanduser() if is_path(place) else None
+    path = isinstance(place, Path) or is_path(place)
+    return working_folder() / Path(place).expanduser() if path else None
+
+
+def _id(place: str) -> str:
+    if place.count("/") != 1:
+        raise ValueError(
+            f'"{place}" is neither a folder, such as "./{place}", nor an id of the hub, '
+            '"<owner>/<name>"'
+        )
+    return place
 
 
 def _file(name: str) -> str:

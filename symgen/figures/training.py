@@ -1,6 +1,7 @@
 """Figures of a network in training: dynamics, phases, losses."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -9,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from symgen.figures.style import COLOURS, legend_below, line_look, mark_phases, panel_rows
+from symgen.fingerprints import refusal
 from symgen.literal import no_math
 from symgen.method.phases import Phases
 
@@ -26,13 +28,26 @@ PHASES = (COLOURS["generalizable"], COLOURS["or"], COLOURS["non-generalizable"])
 MOVED = {"power": "H", "lift": "H above chance", "count": "N"}
 
 
+@refusal
+def _refuse_no_table(table: Any) -> None:
+    if not isinstance(table, pd.DataFrame):
+        raise ValueError(
+            f"the table is {type(table).__name__}; expected what its summary() returns: "
+            "plot_dynamics(dynamics.summary(), dynamics.phases())"
+        )
+
+
 def plot_dynamics(table: pd.DataFrame, phases: Phases) -> tuple[Figure, pd.DataFrame]:
     """Draw H, N and the losses over training, with the phase boundaries that exist.
 
     Args:
         table: of `Dynamics.summary`; without losses, none are drawn.
         phases: of `Dynamics.phases`.
+
+    Raises:
+        ValueError: for something else.
     """
+    _refuse_no_table(table)
     lines = [
         (0, "power", "H", "-", "o", "generalizable"),
         (0, "chance", "chance level", "--", "o", "chance"),

@@ -157,6 +157,8 @@ def _check(
             f"the target is {inputs.y!r:.50}; samples have a leading axis, also a single one: "
             "symgen.Inputs(x[None], [y])"
         )
+    if not len(inputs.y):
+        raise ValueError("inputs has no samples; pass one or more")
     if isinstance(names, str):
         raise ValueError(f"names is the text {names!r:.50}; expected a list with one a variable")
     if isinstance(model, type):
@@ -189,6 +191,7 @@ def _check(
         _check_texts(inputs.x, masked)
     if isinstance(variables, ImageVariables):
         images = inputs.x
+        _check_patches(variables)
         if not isinstance(model, nn.Module):
             raise ValueError(
                 "patches are masked inside a network, and this is a function; give it the number "
@@ -206,6 +209,11 @@ def _check(
                 "layer: symgen.mean_feature(model, images), with layer=None to mask the pictures "
                 "themselves"
             )
+    elif isinstance(variables, Tensor | np.ndarray) and len(variables) and variables.min() < -1:
+        raise ValueError(
+            f"a variable has the number {variables.min()}; expected 0, 1, 2, ..., and -1 for "
+            "positions that are never masked"
+        )
     n = count_of(variables)
     if states is None:
         if n > MAX_VARIABLES:
@@ -222,6 +230,29 @@ def _check(
         )
     if isinstance(model, nn.Module) and isinstance(inputs.x, Tensor | Mapping):
         _check_first_outputs(model, inputs.x)
+
+
+@not_a_result
+def _check_patches(variables: ImageVariables) -> None:
+    """Refuse patches that are no numbers of cells of the grid, or the same one twice."""
+    patches, cells = variables.patches, variables.grid**2
+    whole = isinstance(patches, Tensor) and not (
+        patches.is_floating_point() or patches.is_complex() or patches.dtype is torch.bool
+    )
+    if not whole or patches.dim() != 2 or not ((patches >= 0) & (patches < cells)).all():
+        kind = getattr(patches, "dtype", type(patches).__name__)
+        raise ValueError(
+            f"patches are {kind} of shape {tuple(np.shape(patches))}; expected a tensor of whole "
+            f"numbers (sample, n) from 0 to {cells - 1}, cells of a grid of {variables.grid} x "
+            f"{variables.grid}: see symgen.draw_patches"
+        )
+    ordered = patches.sort(-1).values
+    if len(twice := (ordered[:, 1:] == ordered[:, :-1]).any(-1).nonzero()):
+        sample = int(twice[0])
+        raise ValueError(
+            f"sample {sample} has the patches {patches[sample].tolist()}; expected each of its "
+            "variables to be a patch of its own"
+        )
 
 
 @not_a_result

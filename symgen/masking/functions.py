@@ -1,5 +1,6 @@
 """Masked states of any function: of tables, series, sounds, and networks of other libraries."""
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from symgen.fingerprints import refusal, same_numbers
 from symgen.masking.hooks import logits_of
 from symgen.masking.mask_values import MaskValue
 from symgen.masking.patches import ImageVariables
@@ -78,6 +80,7 @@ class FunctionRunner(Runner):
         """
         given = x.cpu().numpy() if self.as_array else x.to(self.device)
         found = self.function(given)
+        _refuse_words(found)
         logits = (
             torch.as_tensor(found)
             if isinstance(found, np.ndarray | np.generic)
@@ -94,6 +97,20 @@ class FunctionRunner(Runner):
         return logits.to(self.device)
 
 
+@same_numbers
+def _only_read(take: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
+    """Have arrays that may not be written to, as pandas gives them, taken without a warning."""
+
+    @functools.wraps(take)
+    def taken(x: Any) -> Tensor:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return take(x)
+
+    return taken
+
+
+@_only_read
 def _inputs(x: Any) -> Tensor:
     inputs = torch.as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
     if not isinstance(inputs, Tensor) or inputs.dim() < 2 or not inputs.is_floating_point():
@@ -160,6 +177,29 @@ def _value(mask_value: Any, x: Tensor) -> Tensor:
     return value
 
 
+@refusal
+def _warn_of_sigmoids(rows: Tensor) -> None:
+    """Warn of several numbers between 0 and 1 for each input that do not sum to 1."""
+    several = rows.dim() == 2 and bool(((rows > 0) & (rows < 1)).all())
+    if several and bool(((rows.sum(1) - 1).abs() >= 1e-4).any()):
+        warnings.warn(
+            f"the function returns {rows.shape[1]} numbers between 0 and 1 for each input, which "
+            "are taken as logits of classes that exclude each other; of a sigmoid for each class, "
+            "pass what goes into it, and one class alone: lambda x: logits(x)[:, 3]",
+            stacklevel=3,
+        )
+
+
+@refusal
+def _refuse_words(found: Any) -> None:
+    if isinstance(found, np.ndarray | list) and np.asarray(found).dtype.kind in "OUS":
+        some = ", ".join(map(repr, np.asarray(found).ravel()[:3].tolist()))
+        raise ValueError(
+            f"the function returns {some}; expected numbers, log odds or log probabilities, such "
+            "as model.predict_log_proba gives"
+        )
+
+
 def check_no_probabilities(found: Tensor) -> None:
     """Refuse probabilities where logits are asked for: v of them would be another number.
 
@@ -174,6 +214,7 @@ def check_no_probabilities(found: Tensor) -> None:
     rows = found.double()
     if bool(((rows < 0) | (rows > 1)).any()):
         return
+    _warn_of_sigmoids(rows)
     if rows.dim() == 1:
         warnings.warn(
             f"the function returns one number from 0 to 1 for each of {len(rows)} inputs, which is "

@@ -247,6 +247,8 @@ def _refuse_array(images: Any) -> None:
             f"images are an array of shape {images.shape}; expected a tensor: "
             "torch.from_numpy(images).float()"
         )
+    if isinstance(images, Tensor) and not len(images):
+        raise ValueError("mean_feature got no images; pass one or more")
 
 
 @refusal

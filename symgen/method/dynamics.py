@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from symgen.fingerprints import refusal
+from symgen.fingerprints import refusal, same_numbers
 from symgen.interactions import Interactions
 from symgen.masking.mask_values import MaskValue
 from symgen.method.phases import Phases, phases
@@ -302,7 +302,7 @@ def _refuse_sampled(found: Sequence[Any]) -> None:
     for one in found:
         if not isinstance(one, Interactions):
             told = f"what extract returns is {type(one).__name__}"
-            if one is None:
+            if one is None or isinstance(one, Tensor):
                 raise ValueError(f"{told}; expected Interactions: return what symgen.extract gives")
             raise ValueError(
                 f"{told}, of a sample of the masked states; a training is followed by the "
@@ -338,6 +338,30 @@ def _refuse_one_value(extract: Any) -> None:
             )
 
 
+@refusal
+def _refuse_other_samples(found: Sequence[Interactions]) -> None:
+    known = [one.about["inputs"] for one in found if "inputs" in one.about]
+    if len({*known}) > 1:
+        raise ValueError(
+            "extract took other samples or variables for one network than for another, so that "
+            "their interactions are not comparable; draw both once, before it is called"
+        )
+
+
+@same_numbers
+def of_the_same_samples(follow: Callable[..., Dynamics]) -> Callable[..., Dynamics]:
+    """Have what was found refused where it is not of the same samples throughout."""
+
+    @functools.wraps(follow)
+    def compared(*given: Any, **named: Any) -> Dynamics:
+        found = follow(*given, **named)
+        _refuse_other_samples([*found.baselines, *found.interactions])
+        return found
+
+    return compared
+
+
+@of_the_same_samples
 def track(
     run: Any,
     baselines: Sequence[Any],
@@ -359,7 +383,7 @@ def track(
     Raises:
         ValueError: for what has no checkpoints; where `extract` holds a mask value that belongs to
             one network; where it takes a sample of masked states, of the baselines already, which
-            come first.
+            come first; where it takes other samples or variables for one network than for another.
     """
     _refuse_no_runs(run, baselines)
     _refuse_without_key(extract)
@@ -371,5 +395,6 @@ def track(
 
     others = [at(b, b.steps[-1]) for b in baselines]
     _refuse_sampled(others)
+    _refuse_other_samples(others)
     bar = tqdm(steps, desc="checkpoints", disable=not progress, leave=False)
     return Dynamics(steps, [at(run, step) for step in bar], others, run.records)

@@ -126,6 +126,8 @@ def refuse_no_share(g: Any) -> None:
     """
     if g is None:
         raise ValueError("g is None; expected what transfer(inter, baselines) returns")
+    if isinstance(g, Interactions):
+        raise ValueError("g is Interactions; expected their transfer: transfer(inter, baselines)")
 
 
 def order_spectrum(

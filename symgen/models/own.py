@@ -74,8 +74,9 @@ class Checkpoints:
             sources = dict(enumerate(sources))
             _warn_of_order([*sources.values()])
         wrong = [
-            step for step in sources if isinstance(step, bool) or int(step) != step or step < 0
-        ]
+            step for step in sources
+            if isinstance(step, bool | str) or int(step) != step or step < 0
+        ]  # fmt: skip
         if wrong or not sources:
             raise ValueError(
                 f"the steps of the checkpoints are {[*sources][:10]}; expected one or more whole "
@@ -232,10 +233,11 @@ def _weights(path: Path) -> dict[str, Tensor]:
         raise
     except (SafetensorError, Exception) as error:  # of damaged files torch raises almost anything
         whole = "Unsupported" in str(error) or "weights_only" in str(error)
-        said = "it holds more than tensors" if whole else " ".join(str(error).split())[:200]
+        kind = type(error).__name__
+        said = "it holds more than tensors" if whole else f"{kind}: {' '.join(str(error).split())}"
         raise ValueError(
-            f"{path} cannot be read as weights ({said}); {advice}. A whole network that was saved "
-            "is given as a function that returns it"
+            f"{path} cannot be read as weights ({said[:200]}); {advice}. A whole network that was "
+            "saved is given as a function that returns it"
         ) from error
     if isinstance(found, Mapping):
         found = next((found[k] for k in INSIDE if isinstance(found.get(k), Mapping)), found)

@@ -57,6 +57,15 @@ def test_interactions_of_sampled_states_are_shared_too(hub, tmp_path):
         assert again.to_frame().equals(found.to_frame())
 
 
+def test_a_folder_is_a_path_too_and_a_bare_word_is_no_place(hub, tmp_path):
+    push(FOUND, tmp_path / "mine")
+    assert pull(tmp_path / "mine") == FOUND == pull(str(tmp_path / "mine"))
+    for share in (lambda: push(FOUND, "results"), lambda: pull("results")):
+        with pytest.raises(ValueError, match=r'"results" is neither a folder, such as "./results"'):
+            share()
+    assert not hub
+
+
 def test_a_copy_under_symgen_data_is_taken_first(hub, tmp_path, monkeypatch):
     (tmp_path / "me" / "results").mkdir(parents=True)
     FOUND.save(tmp_path / "me" / "results" / "interactions.safetensors")

@@ -12,6 +12,7 @@ from matplotlib.colors import to_hex
 
 from symgen import figures
 from symgen.figures.style import COLOURS
+from symgen.figures.training import _refuse_no_table
 from symgen.method.phases import Phases
 
 STEPS, EPOCHS = [0, 3, 10, 30], [0.0, 0.3, 1.0, 3.0]
@@ -277,3 +278,8 @@ def test_cases_stand_side_by_side_with_their_phases_shaded():
     assert spans == [(0.25, 0.5), (0.5, 1.0), (1.0, 1.5)]
     assert [t.get_text() for t in figure.axes[0].texts] == ["1", "2", "3"]
     assert not figure.axes[1].patches and not figure.axes[1].texts
+
+
+def test_dynamics_are_drawn_from_their_summary():
+    with pytest.raises(ValueError, match=r"table is Phases; .*plot_dynamics\(dynamics.summary"):
+        _refuse_no_table(Phases(3, 10, ""))

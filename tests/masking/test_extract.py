@@ -57,6 +57,8 @@ GIVEN = {
     "token": ((network(), Inputs(IDS, [0, 1]), WORDS, "[MASK]"), r"mean_embedding\(model\)"),
     "no token": ((network(), Inputs(IDS, [0, 1]), WORDS, None), r"mean_embedding\(model\)"),
     "no inputs": ((linear, TABLE, OWN, 0.0), "symgen.Inputs"),
+    "no samples": ((linear, Inputs(TABLE[:0], []), OWN, 0.0), "no samples; pass one or more"),
+    "below -1": ((linear, Inputs(TABLE, [0, 1]), OWN - 2, 0.0), "the number -2; .* never masked"),
 }
 
 
@@ -156,3 +158,29 @@ def test_samples_on_another_scale_than_the_mask_images_are_noticed(layer, states
         found(PICTURES, 255 * images)
     with pytest.warns(UserWarning, match="samples are .* times larger than the mask value"):
         found(255 * PICTURES, images)
+
+
+@pytest.mark.parametrize(
+    ("patches", "told"),
+    [
+        (torch.zeros(2, 4), r"float32 of shape \(2, 4\); .* from 0 to 3"),
+        (torch.ones(2, 4) > 0, "torch.bool"),
+        (PATCHES.patches.numpy(), "int64 of shape|array of shape"),
+        (PATCHES.patches + 1, "cells of a grid of 2 x 2: see symgen.draw_patches"),
+        (PATCHES.patches[0], r"shape \(4,\)"),
+        ([[0, 1]] * 2, r"list of shape \(2, 2\)"),
+        (torch.tensor([[0, 1], [3, 3]]), r"sample 1 has the patches \[3, 3\]; .* of its own"),
+    ],
+)
+def test_patches_are_different_cells_of_the_grid(patches, told):
+    """Another number, or one twice, would be masked somewhere else without a word."""
+    given = draw_patches(2, n=4, grid=2)
+    object.__setattr__(given, "patches", patches)  # types are checked here, and not for users
+    value = mean_feature(network(), PICTURES)
+    with pytest.raises(ValueError, match=told):
+        extract(network(), Inputs(PICTURES, [0, 1]), given, value)
+
+
+def test_a_mean_of_no_image_is_refused():
+    with pytest.raises(ValueError, match="no images; pass one or more"):
+        mean_feature(network(), PICTURES[:0])

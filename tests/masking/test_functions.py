@@ -1,5 +1,7 @@
 """Any function on any inputs: the same v as by hand, and clear words for what is no such thing."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -148,6 +150,8 @@ def test_outputs_are_stored_with_a_key():
         ({"model": lambda x: (x[:, 0] > 0) + 0}, "int64 of shape"),
         ({"model": lambda x: x[:1]}, r"shape \(1, 5\) for 4 inputs"),
         ({"model": lambda x: None}, "returned NoneType; expected logits"),
+        ({"model": lambda x: np.array(["cat"] * len(x))}, "returns 'cat', .*predict_log_proba"),
+        ({"model": lambda x: np.array(["cat"] * len(x), object)}, "returns 'cat', 'cat'"),
         ({"model": lambda x: x * np.random.normal()}, "deterministic"),
         ({"x": TABLE[:4].round().astype(int)}, "ndarray of int64.*floating inputs"),
         ({"x": [[0.5] * 5] * 4}, "x is list; a function takes floating inputs"),
@@ -173,6 +177,27 @@ def test_what_does_not_fit_is_told(changed, told):
     errors = ValueError, TypeError, RuntimeError, FloatingPointError
     with pytest.raises(errors, match=f"(?s){told}"):
         symgen.masked_outputs(**{**usual, **changed})
+
+
+def test_sigmoids_of_several_classes_are_asked_about():
+    given = TABLE[:4], [0, 1, 1, 0], COLUMNS, 0.0
+    with pytest.warns(
+        UserWarning, match=r"5 numbers between 0 and 1 .*lambda x: logits\(x\)\[:, 3\]"
+    ):
+        symgen.masked_outputs(lambda x: 1 / (1 + np.exp(-x)), *given)
+    # Logits, the log odds of one class, and votes.
+    for apart in (lambda x: x, lambda x: 3 * x[:, 0], lambda x: (x > 0).astype(float)):
+        symgen.masked_outputs(apart, *given)
+
+
+def test_arrays_that_may_only_be_read_are_taken_without_a_warning():
+    table = pd.DataFrame(TABLE[:4]).to_numpy(float).copy()
+    table.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = symgen.masked_outputs(lambda x: x, table, [0, 1, 1, 0], COLUMNS, 0.0)
+    wanted = symgen.masked_outputs(lambda x: x, TABLE[:4], [0, 1, 1, 0], COLUMNS, 0.0)
+    assert torch.equal(found, wanted)
 
 
 def test_one_probability_for_each_input_is_asked_about():

@@ -1,5 +1,6 @@
 """Phase boundaries are where App. I has them, and nowhere else."""
 
+import dataclasses
 import functools
 import math
 
@@ -220,6 +221,26 @@ def test_what_extract_takes_and_returns_is_told_where_it_does_not_fit():
         symgen.track(run, [other], lambda n, k: None)
     with pytest.raises(ValueError, match="returns is NoneType; expected Interactions"):
         symgen.track(run, [other], lambda n, key: None)
+    with pytest.raises(ValueError, match="returns is Tensor; expected Interactions"):
+        symgen.track(run, [other], lambda n, key: torch.zeros(1, 4))
+
+
+@pytest.mark.parametrize("other", [0, 1, 2, 3])
+def test_a_training_is_followed_by_the_same_samples_throughout(other):
+    """H of other samples would be a number like any other."""
+    run, *baselines = (symgen.Checkpoints([lambda: torch.nn.Linear(2, 2)] * 2) for _ in "abc")
+    made = []
+
+    def extract(network, key):
+        found = symgen.sparsify(torch.tensor([[0.0, 1.0, 1.0, 3.0]]))
+        made.append(dataclasses.replace(found, about={"inputs": str(len(made) == other)}))
+        return made[-1]
+
+    with pytest.raises(ValueError, match="other samples or variables for one network"):
+        symgen.track(run, baselines, extract, progress=False)
+    assert len(made) == (2 if other < 2 else 4)  # baselines come first
+    other = None
+    assert len(symgen.track(run, baselines, extract, progress=False)) == 1
 
 
 def test_a_mask_value_of_one_network_does_not_serve_all():

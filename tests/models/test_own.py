@@ -165,6 +165,7 @@ def test_a_mapping_has_its_own_steps_and_records():
         (([],), "one or more whole numbers"),
         (({-1: net},), r"\[-1\]; expected one or more whole"),
         (({0.5: net},), r"\[0.5\]; expected one or more whole"),
+        (({"epoch 0": net},), r"\['epoch 0'\]; expected one or more whole"),
         (("run",), "the one path run; expected a list"),
         (([net], None, [{"loss": 1.0, "epoch": 1}]), "the columns loss; expected any of epoch"),
         (([3],), "a checkpoint is int; expected the path of a file, or a function"),
@@ -190,6 +191,9 @@ def test_files_that_are_missing_or_do_not_fit_are_told(tmp_path):
     (tmp_path / "c.safetensors").write_bytes(b"\x00" * 4)
     with pytest.raises(ValueError, match=r"c.safetensors cannot be read as weights"):
         Checkpoints([tmp_path / "c.safetensors"], net).load()
+    (tmp_path / "d.pt").write_text("no weights")
+    with pytest.raises(ValueError, match=r"d.pt cannot be read as weights \(it holds|Error: "):
+        Checkpoints([tmp_path / "d.pt"], net).load()
     with pytest.raises(ValueError, match="step 0 returned NoneType; expected a torch.nn.Module"):
         Checkpoints([lambda: None]).load()
 
