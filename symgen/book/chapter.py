@@ -18,7 +18,7 @@ import torch
 from symgen.book.parameters import check_parameters
 from symgen.book.processes import spread
 from symgen.book.tables import Page, claim_box, claim_rows, read_results
-from symgen.files import atomic
+from symgen.files import atomic, own_files
 from symgen.fingerprints import RECORD, code_fingerprint, fingerprint, not_a_result, versions
 from symgen.method.claims.judgement import Judgement, judge
 
@@ -173,6 +173,7 @@ class Provenance:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         record = self.record
+        own = own_files(record["parameters"])
         told = record["OMP_NUM_THREADS"] or "unset"
         rows = {
             "preset": record["preset"],
@@ -190,5 +191,5 @@ class Provenance:
         return {
             "text/plain": "\n".join(f"{k}: {v}" for k, v in rows.items()),
             "text/html": f'<table class="provenance">{cells}</table>',
-            RECORD: record,
+            RECORD: {**record, **({"own": own} if own else {})},
         }

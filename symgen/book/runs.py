@@ -14,6 +14,7 @@ import nbformat
 from symgen.book import notebooks
 from symgen.book.presets import BookError, read_chapter, resolve
 from symgen.book.processes import one_at_a_time
+from symgen.files import own_files_changed
 from symgen.fingerprints import fingerprint
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -60,6 +61,8 @@ def is_unchanged(about: Mapping[str, Any], chapter: str, out: Path) -> bool:
     if not earlier or earlier.metadata.symgen.fingerprint != about["fingerprint"]:
         return False
     record = notebooks.provenance_record(earlier)
+    if own_files_changed(record.get("own", {}), about["parameters"]):
+        return False
     read = notebooks.inputs_changed(record, out, about["preset"])
     return not read and not notebooks.tables_changed(earlier, out / "tables", chapter)
 
@@ -206,6 +209,8 @@ def _papermill(
     return papermill.execute_notebook(
         *paths, dict(parameters) or None, kernel_name=KERNEL["name"], language=KERNEL["language"],
         cwd=str(book / "chapters"), config=Config({"KernelManager": private}),
+        # What a kernel says whose run is stopped: a trace of the connection that is gone.
+        extra_arguments=["--log-level=CRITICAL"],
     )  # fmt: skip
 
 

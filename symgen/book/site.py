@@ -251,13 +251,15 @@ def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:
         # Beside a failed run lies what an earlier one has left, perhaps of other code.
         if executed and not (left == failed and problems(executed, own)):
             page = notebooks.scrub(notebooks.refresh(executed, own) or executed, book, name)
-            page.cells = notebooks.with_data(page.cells)
             break
+    older = bool(problems(page, own))
+    if page is not own:
+        page.cells = notebooks.with_data(page.cells)
     for cell in page.cells:
         if cell.cell_type == "markdown" and cell.source.startswith("# "):
             title, _, rest = cell.source.partition("\n")
             title = f"# {_number(name)}{title.removeprefix('# ')}"
-            about = _failure(failed, page) + _summary(book, name, page, own)
+            about = _failure(failed, page) + _summary(book, name, page, older)
             cell.source = f"{title}\n\n{about}\n\n{rest}"
             break
     page.cells = list(notebooks.with_warnings(page.cells))
@@ -292,8 +294,14 @@ def _failure(failed: Path | None, page: nbformat.NotebookNode) -> str:
     )
 
 
-def _summary(book: Path, name: str, page: nbformat.NotebookNode, own: nbformat.NotebookNode) -> str:
-    """Return the line that says what produced a page; parameters of its preset stand in a cell."""
+def _summary(book: Path, name: str, page: nbformat.NotebookNode, older: bool) -> str:
+    """Return the line that says what produced a page; parameters of its preset stand in a cell.
+
+    Args:
+        book, name: of the chapter.
+        page: what is shown of it.
+        older: whether today's code would give another one.
+    """
     about, record = page.metadata.get("symgen"), notebooks.provenance_record(page)
     if not about:
         return '<p class="edition">This chapter has not been executed yet.</p>'
@@ -310,7 +318,7 @@ def _summary(book: Path, name: str, page: nbformat.NotebookNode, own: nbformat.N
     if record:  # the same numbers as in the table at the end of the page
         parts += [plain(record["device"]), f"{record['seconds']:.1f} s"]
         parts.append(f"code fingerprint {plain(record['code'])}")
-    if problems(page, own):
+    if older:
         parts.append("<em>made before a later change of the code</em>")
     return f'<p class="edition">{" · ".join(parts)}</p>'
 

@@ -12,6 +12,7 @@ from typing import Any
 from symgen.data import planted
 from symgen.data.folders import picture_splits
 from symgen.data.rows import Rows, check_sums, read_files, readable, recognised
+from symgen.files import own_folder
 from symgen.literal import nearest
 
 # Names of the split that nothing is trained on, the better one first.
@@ -103,20 +104,6 @@ def local_folder(name: str, revision: str | None = None) -> Path | None:
         return None
     check_sums(folder, Path(root))
     return folder
-
-
-def working_folder() -> Path:
-    """Return the folder where the program was started: `SYMGEN_FROM`, or where it runs."""
-    return Path(os.environ.get("SYMGEN_FROM") or Path.cwd()).absolute()
-
-
-def own_folder(name: str) -> Path | None:
-    """Return the folder that a name is the path of, seen from the `working_folder`, or None."""
-    try:
-        path = working_folder() / Path(name).expanduser()
-        return path if path.is_dir() else None
-    except (OSError, RuntimeError, ValueError):  # of a name that can be no path
-        return None
 
 
 def is_path(name: str) -> bool:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from symgen.data.hub import is_path, local_folder, unavailable, working_folder
+from symgen.data.hub import is_path, local_folder, unavailable
+from symgen.files import working_folder
 from symgen.interactions import Interactions
 from symgen.split.sampled import FORMAT, SampledInteractions
 

@@ -16,9 +16,9 @@ from symgen.data.hub import (
     from_pretrained,
     import_transformers,
     open_splits,
-    working_folder,
 )
 from symgen.data.rows import Rows, json_lines, readable, text_columns
+from symgen.files import working_folder
 from symgen.fingerprints import refusal
 from symgen.literal import nearest
 

@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from symgen.data.datasets import Data, Samples, load_dataset
-from symgen.data.hub import own_folder, resolve
+from symgen.data.hub import resolve
+from symgen.files import own_folder
 from symgen.fingerprints import code_fingerprint, refusal, same_numbers
 from symgen.interactions import Interactions
 from symgen.literal import nearest

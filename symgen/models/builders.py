@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from symgen.data.hub import own_folder, working_folder
+from symgen.files import own_folder, working_folder
 from symgen.fingerprints import fingerprint, not_a_result
 from symgen.literal import nearest
 

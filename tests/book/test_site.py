@@ -140,6 +140,22 @@ def test_a_section_for_data_that_a_run_has_not_is_left_out(shown):
     assert [c.source for c in kept] == (whole if shown else whole[:2] + whole[5:])
 
 
+def test_a_page_that_leaves_out_a_section_is_not_called_old(tmp_path):
+    name = "01_interaction_extraction"
+    ran = nbformat.read(ROOT / "chapters" / f"{name}.ipynb", as_version=4)
+    (start,) = (i for i, cell in enumerate(ran.cells) if notebooks.has_tag(cell, "where-data-are"))
+    heads = (i for i, cell in enumerate(ran.cells) if cell.source.startswith("#"))
+    end = next(i for i in heads if i > start and ran.cells[i].cell_type == "markdown")
+    for cell in ran.cells[start:end]:
+        if cell.cell_type == "code":
+            cell.outputs = []
+    nbformat.write(ran, tmp_path / f"{name}.ipynb")
+    page = site._page(ROOT, name, [tmp_path])
+    assert len(page.cells) == len(ran.cells) - (end - start)
+    shown = [cell.source for cell in page.cells if 'class="edition"' in cell.source]
+    assert len(shown) == 1 and "made before" not in shown[0]
+
+
 def test_who_teaches_is_told_of_pages_that_are_not_those_of_the_course():
     pages = {
         name: nbformat.v4.new_notebook(metadata={"symgen": {"preset": preset}} if preset else {})
