@@ -2,7 +2,8 @@
 
 The rooms, from the top: `book`, `figures`, `method`, `models`, `data`, `masking`, `split`; each
 says what comes in, what goes out, and what it must never know. On the ground, for all of them:
-transforms of set functions, `Interactions`, files, storage, fingerprints and memory, which know no room.
+transforms of set functions, `Interactions`, files, storage, fingerprints and memory, which know no
+room.
 """
 
 import ast

@@ -320,6 +320,8 @@ def collect(folder: Path) -> None:
     with doing(f"joining the tables in {folder}"):
         for path, count in sweeps.collect(folder).items():
             click.echo(f"{path}: {count:,} rows")
+        for text in sweeps.apart(folder):
+            click.echo(text)
 
 
 @app.command()

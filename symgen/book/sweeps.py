@@ -269,6 +269,35 @@ def _write_index(out: Path, rows: list[dict]) -> None:
         table[[*BEFORE, *given, *AFTER]].to_csv(temporary, index=False)
 
 
+def _last_rows(out: Path) -> dict[tuple[str, str], dict]:
+    """Return what became of each run of a sweep in the last pass that had it."""
+    return {(row["chapter"], row["folder"]): row for row in _read_index(out)}
+
+
+def apart(out: Path) -> list[str]:
+    """Return what is to be known of the tables that `collect` joins: who is missing, or is older.
+
+    Args:
+        out: folder of the sweep.
+    """
+    rows = [*_last_rows(out).values()]
+    failed = sum(row["status"] == "failed" for row in rows)
+    newest = max((int(row["pass"]) for row in rows), default=0)
+    older = [row for row in rows if int(row["pass"]) < newest and row["status"] != "failed"]
+    told = []
+    if failed:
+        told.append(
+            f"{failed} of {len(rows)} runs failed and have no rows: see {out / 'index.csv'}"
+        )
+    if older:
+        folders = ", ".join(str(out / row["folder"]) for row in older)
+        told.append(
+            f"{len(older)} of {len(rows)} runs are not of the last pass, as where the grid had "
+            f"other values before; to leave them out, delete {folders}"
+        )
+    return told
+
+
 def collect(out: Path) -> dict[Path, int]:
     """Join each result table of all runs of a sweep that ended well, and return the number of rows.
 
@@ -283,7 +312,7 @@ def collect(out: Path) -> dict[Path, int]:
     """
     import pandas as pd
 
-    last = {(row["chapter"], row["folder"]): row for row in _read_index(out)}
+    last = _last_rows(out)
     joined: dict[str, list] = {}
     for (chapter, folder), row in last.items():
         given = {k: v for k, v in row.items() if k not in (*BEFORE, *AFTER)}

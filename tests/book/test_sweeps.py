@@ -4,6 +4,7 @@ import contextlib
 import csv
 import os
 import platform
+import shutil
 import socket
 import subprocess
 import sys
@@ -187,6 +188,17 @@ def test_tables_are_joined_with_the_parameters_as_columns(book):
     (joined,) = (sweep / "tables").iterdir()
     lines = ["parameter n,rate,n,k", "4,,4,0", "4,,4,1", "5,0.5,5,0", "5,0.5,5,1"]
     assert joined.read_text().splitlines() == lines
+    assert "1 of 3 runs failed and have no rows: see" in result.output
+    assert "last pass" not in result.output
+    later = {"pass": 2, "chapter": "a_first", "n": 5, "rate": "0.5", "status": "unchanged"}
+    rows.append({**later, "seconds": 0.0, "error": "", "folder": "1"})
+    pd.DataFrame(rows).to_csv(sweep / "index.csv", index=False)
+    told = symgen("collect", sweep).output.splitlines()[-1]
+    assert told.startswith("1 of 3 runs are not of the last pass")
+    assert told.endswith(f"to leave them out, delete {sweep / '0'}")
+    shutil.rmtree(sweep / "0")
+    symgen("collect", sweep)
+    assert joined.read_text().splitlines() == [lines[0], *lines[3:]]
 
 
 def test_two_runs_that_would_share_a_folder_are_refused(book, monkeypatch):
