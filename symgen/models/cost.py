@@ -18,10 +18,11 @@ from symgen.fingerprints import not_a_result
 from symgen.masking.hooks import largest_output
 from symgen.masking.states import ALIVE
 from symgen.masking.tree_cache import new_cache
+from symgen.memory import is_out_of_memory
 from symgen.models.batches import to_device
 from symgen.models.checkpoints import Store
 from symgen.models.config import TrainingConfig
-from symgen.models.loop import Loop, Task, evaluate
+from symgen.models.loop import Loop, Task, classification, evaluate
 
 GIB = 2**30
 # Samples of the trial whose activations are counted, and batches that are timed.
@@ -175,11 +176,36 @@ def _activations(loop: Loop) -> float:
     x, _ = loop.part.batch(range(count))
     loop.model.train()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        logits = loop.model(to_device(x, loop.device, loop.layout))
+        logits = _logits(loop, x)
     del logits
     share = loop.config.batch_size / loop.accelerator.num_processes / count
     # A layer's output and its gradient exist beside what is kept.
     return 1.3 * sum(kept.values()) * share
+
+
+def _logits(loop: Loop, x: Any) -> Tensor:
+    """Return what a network gives for some inputs.
+
+    Raises:
+        ValueError: where it cannot run on them, or gives fewer numbers than there are classes.
+    """
+    shapes = {k: tuple(v.shape) for k, v in x.items()} if isinstance(x, Mapping) else tuple(x.shape)
+    told = f'network "{loop.task.name}"'
+    try:
+        logits = loop.model(to_device(x, loop.device, loop.layout))
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise ValueError(f"{told} cannot run on inputs of shape {shapes}: {error}") from error
+    if loop.task.objective is classification:
+        classes, shape = int(loop.part.labels.max()) + 1, getattr(logits, "shape", None)
+        if shape is None or len(shape) != 2 or shape[1] < classes:
+            given = type(logits).__name__ if shape is None else f"shape {tuple(shape)}"
+            raise ValueError(
+                f"{told} returns {given}; expected logits (sample, class) of {classes} classes or "
+                "more. A builder that names a parameter classes is told how many there are"
+            )
+    return logits
 
 
 def seconds_per_step(loop: Loop, timed: int = TIMED) -> float:

@@ -30,6 +30,15 @@ def build(classes, image_size, width=4):
 def whole():
     return Mine(10, 2)
 
+def few():
+    return Mine(4, 2)
+
+def grey():
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(648, 10))
+
+def maps():
+    return nn.Conv2d(3, 10, 3)
+
 def nothing(classes):
     return classes
 
@@ -110,6 +119,20 @@ def test_a_network_of_a_library():
 def test_what_is_no_builder_is_told(mine, function, told):
     with pytest.raises(ValueError, match=f"(?s){told}"):
         symgen.build_network(f"{mine}:{function}")
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ("few", r"returns shape \(4, 4\); expected logits .* of 10 classes or more. A builder"),
+        ("grey", r"cannot run on inputs of shape \(4, 3, 20, 20\): .*channels"),
+        ("maps", r"returns shape \(4, 10, 18, 18\); expected logits \(sample, class\)"),
+    ],
+)
+def test_what_cannot_learn_the_data_is_told_before_it_is_trained(mine, function, told):
+    data = symgen.load_dataset("digits", train_size=100)
+    with pytest.raises(ValueError, match=f'(?s)network "{mine}:{function}" {told}'):
+        symgen.train(f"{mine}:{function}", data, epochs=1, checkpoints=1, progress=False)
 
 
 def test_a_module_that_is_missing_or_broken_is_told(mine, tmp_path):
