@@ -191,8 +191,8 @@ def test_files_that_are_missing_or_do_not_fit_are_told(tmp_path):
     (tmp_path / "c.safetensors").write_bytes(b"\x00" * 4)
     with pytest.raises(ValueError, match=r"c.safetensors cannot be read as weights"):
         Checkpoints([tmp_path / "c.safetensors"], net).load()
-    (tmp_path / "d.pt").write_text("no weights")
-    with pytest.raises(ValueError, match=r"d.pt cannot be read as weights \(it holds|Error: "):
+    (tmp_path / "d.pt").write_text("hello")
+    with pytest.raises(ValueError, match=r"d.pt cannot be read as weights \(\w+Error: "):
         Checkpoints([tmp_path / "d.pt"], net).load()
     with pytest.raises(ValueError, match="step 0 returned NoneType; expected a torch.nn.Module"):
         Checkpoints([lambda: None]).load()
