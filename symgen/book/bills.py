@@ -22,6 +22,7 @@ from symgen.book import processes
 from symgen.book.parameters import DATASETS, NETWORKS
 from symgen.book.presets import BookError, defaults, read_chapter
 from symgen.book.work import BATCH, SOME, SPOKEN, Piece, growth, is_scaled, pieces, spoken
+from symgen.files import own_folder
 
 GIB = 2**30
 #: Seconds from which on a run is asked for before it starts.
@@ -167,6 +168,7 @@ def _timed(
             rows[number] = (*NOTHING, told)
             continue
         for piece in work:
+            _refuse_folder(piece.study)
             stored = _stored(piece)
             there = sum(found or name in met for name, found in stored.items())
             met.update(stored)  # the chapters of a run share trainings
@@ -203,6 +205,28 @@ def _uncounted(work: Iterable[Piece]) -> str:
             continue
         return f"not known: network {name} cannot be counted without weights"
     return ""
+
+
+def _refuse_folder(study: Mapping[str, Any]) -> None:
+    """Refuse a folder of the reader's own that holds too little to be trained on.
+
+    Raises:
+        BookError: with what loading it would say, hours into a sweep.
+    """
+    if not own_folder(name := study["dataset"]):
+        return
+    from symgen.data.hub import read_rows
+    from symgen.data.splits import choose_classes, deal, part_names
+    from symgen.method.study import Study
+
+    asked = Study.of(study)
+    try:
+        rows = read_rows(name, "train")
+        kept, _ = choose_classes(rows, None, name)
+        count, what = part_names(asked._split)[1], f'training set of "{name}"'
+        deal(rows, kept, count, asked.train_size, asked.seed, what)
+    except (OSError, ValueError) as error:
+        raise BookError(str(error)) from None
 
 
 def _loading() -> float:

@@ -14,6 +14,7 @@ from symgen import __version__
 from symgen.book import bills, editions, notebooks, presets, runs, work
 from symgen.book.layout import book_above, lay_out
 from symgen.book.presets import BookError
+from symgen.book.processes import one_at_a_time
 from symgen.book.stopping import Commands, doing, only_new
 from symgen.files import DAY, cache_folder
 from symgen.fingerprints import BOOK
@@ -291,6 +292,8 @@ def sweep(
             for cell, there in zip(cells, kept, strict=True)
         ]
         rows = bills.before_run(book, wanted, dry_run)
+        # None where all of it is short.
+        rows = [row._replace(chapter=str(cell)) for row, cell in zip(rows, cells, strict=False)]
     if not bills.agreed(rows, dry_run, yes):
         return
     runs.make_folder(out)
@@ -298,12 +301,16 @@ def sweep(
     failed = False
     with (
         doing(f"sweeping {about}; call it again to continue"),
-        contextlib.closing(sweeps.carry_out(book, cells, kept, out, scheduler, workers)) as results,
+        one_at_a_time(out / ".sweep.lock", "another sweep into this folder") as waited,
     ):
-        for number, (cell, found) in enumerate(results, 1):
-            told = f"{found['status']} {found['error']}".strip()
-            click.echo(f"[{number}/{len(cells)}] {cell.chapter} {cell.values}: {told}")
-            failed |= found["status"] == "failed"
+        if waited:
+            kept = [sweeps.is_kept(book, cell, out) for cell in cells]
+        results = sweeps.carry_out(book, cells, kept, out, scheduler, workers)
+        with contextlib.closing(results):
+            for number, (cell, found) in enumerate(results, 1):
+                told = f"{found['status']} {found['error']}".strip()
+                click.echo(f"[{number}/{len(cells)}] {cell}: {told}")
+                failed |= found["status"] == "failed"
     if failed:
         raise SystemExit(1)
 

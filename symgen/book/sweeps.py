@@ -45,6 +45,10 @@ class Cell(NamedTuple):
     resolved: dict[str, Any]
     folder: str
 
+    def __str__(self) -> str:
+        """Return what tells a run from the others of its sweep."""
+        return " ".join([self.chapter, *(f"{k}={v}" for k, v in _as_text(self.values).items())])
+
 
 def read_cells(book: Path, grid: Path) -> list[Cell]:
     """Read a YAML file with chapter, preset, grid and cases, and check every run it asks for.

@@ -229,6 +229,7 @@ def _check(
             "masked states; leave states out to run them all"
         )
     if isinstance(model, nn.Module) and isinstance(inputs.x, Tensor | Mapping):
+        _check_network(model, inputs.x, isinstance(variables, ImageVariables))
         _check_first_outputs(model, inputs.x)
 
 
@@ -269,6 +270,36 @@ def _check_texts(x: Any, masked: bool) -> None:
             "token_embedding(model, tokenizer.mask_token_id) or, where there is no mask token, "
             "mean_embedding(model), both of symgen.masking.mask_values"
         )
+
+
+@not_a_result
+def _check_network(model: nn.Module, x: Tensor | Mapping, converted: bool) -> None:
+    """Refuse a network whose layers mix samples, and samples of a precision that it does not take.
+
+    Args:
+        model: any.
+        x: its inputs.
+        converted: whether they are brought to the network's precision.
+    """
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is None:
+            raise ValueError(
+                f"layer {name!r} is a {type(layer).__name__} without running statistics, so that "
+                "the output for a sample depends on the others of its batch, here on its other "
+                "masked states; make it with track_running_stats=True, or give it the mean and "
+                "variance of the training samples"
+            )
+    own = dtype_of(model)
+    if converted or not isinstance(x, Tensor) or not x.is_floating_point() or x.dtype == own:
+        return
+    try:
+        with evaluating(model), torch.inference_mode():
+            call(model, x[:1].to(device_of(model)))
+    except RuntimeError as error:
+        if "type" in str(error):
+            raise ValueError(
+                f"x is {x.dtype} and the network's weights are {own}: {error}; pass x.to({own})"
+            ) from error
 
 
 @not_a_result

@@ -151,6 +151,34 @@ def test_a_network_of_ones_own_is_counted_and_one_that_is_not_there_refused(monk
     assert found.seconds is None and "cannot be counted" in found.basis
 
 
+@pytest.mark.parametrize(
+    "counts, told",
+    [
+        ({"cats": 40}, "at least 2 classes, got 1"),
+        ({"cats": 4, "dogs": 9}, "fewer than 5 pictures of class cats"),
+        ({"cats": 20, "dogs": 20}, "gives at most 16 in each"),
+        ({"cats": 50, "dogs": 50}, ""),
+    ],
+)
+def test_a_folder_that_holds_too_little_is_refused_before_hours_are_spent(
+    monkeypatch, tmp_path, counts, told
+):
+    monkeypatch.setattr(speed, "measure_speed", lambda: EVEN)
+    monkeypatch.setattr(bills, "_loading", lambda: 1.0)
+    for name, count in counts.items():
+        (tmp_path / name).mkdir()
+        for k in range(count):
+            (tmp_path / name / f"{k:02}.png").touch()  # none is read yet
+    given = {"dataset": str(tmp_path), "train_size": 20}
+    given = presets.resolve(ROOT, "01_interaction_extraction", "quick", given)
+    wanted = [("01_interaction_extraction", given, True)]
+    if not told:
+        assert bills.bills(ROOT, wanted)[0].seconds > 0
+        return
+    with pytest.raises(presets.BookError, match=told):
+        bills.bills(ROOT, wanted)
+
+
 def stored(book, seconds, parameters):
     chapter = small_chapter("a_first")
     known = {"fingerprint": "x", "preset": "quick", "seconds": seconds, "parameters": parameters}

@@ -55,6 +55,32 @@ def test_sweep_runs_every_combination_and_continues(book, monkeypatch):
     assert len(started) == 1
 
 
+def test_a_second_sweep_into_a_folder_waits_for_the_first(book):
+    """Each once wrote the index without the other's runs."""
+    work = "import time\ntime.sleep(4)"
+    nbformat.write(small_chapter("a_first", work), book / "chapters/a_first.ipynb")
+    (book / "grid.yml").write_text("chapter: a_first\ngrid: {n: [2, 4]}\n")
+    out = book / "_build/sweeps/grid"
+    with subprocess.Popen(
+        [sys.executable, "-m", "symgen", "sweep", "grid.yml"], stdout=subprocess.PIPE, text=True
+    ) as first:
+        deadline = time.monotonic() + 120
+        while not (out / "index.csv").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)  # one of its two runs has ended, the other begins
+        second = symgen("sweep", "grid.yml")
+        assert first.wait(timeout=120) == 0, first.stdout.read()
+    assert second.exit_code == 0, second.output
+    assert "Waiting for another sweep into this folder" in second.output
+    assert second.output.count("unchanged") == 2
+    rows = csv.DictReader((out / "index.csv").read_text().splitlines())
+    assert [(r["pass"], r["n"], r["status"]) for r in rows] == [
+        ("1", "2", "done"),
+        ("1", "4", "done"),
+        ("2", "2", "unchanged"),
+        ("2", "4", "unchanged"),
+    ]
+
+
 def commands_of(monkeypatch, text):
     """The commands of a sweep, one a cell, which are not run."""
     asked = []
@@ -107,6 +133,7 @@ def test_the_bill_of_a_sweep_is_that_of_all_its_cells(book):
     Path("grid.yml").write_text("chapter: a_first\ngrid: {n: [3, 4], rate: [1.0, 2.0]}\n")
     told = symgen("sweep", "grid.yml", "--dry-run").output.splitlines()
     assert len(told) == 6 and told[-1].split()[:2] == ["all", "0.60"]
+    assert told[2].split()[:4] == ["a_first", "n=3", "rate=2.0", "0.10"]
     assert not (book / "_build").exists()
 
 

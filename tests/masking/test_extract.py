@@ -184,3 +184,39 @@ def test_patches_are_different_cells_of_the_grid(patches, told):
 def test_a_mean_of_no_image_is_refused():
     with pytest.raises(ValueError, match="no images; pass one or more"):
         mean_feature(network(), PICTURES[:0])
+
+
+SEGMENTS = (torch.arange(6)[:, None] // 3 * 2 + torch.arange(6) // 3).expand(2, 1, 6, 6)
+
+
+@pytest.mark.parametrize("states", [None, 4])
+def test_pixels_of_another_precision_are_told_where_a_network_does_not_take_them(states):
+    class Taking(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x.float())
+
+    def extracted(model, x):
+        options = {"states": states, "held_out": 4} if states else {}
+        return extract(model, Inputs(x, [0, 1]), SEGMENTS, 0.0, progress=False, **options)
+
+    model, doubled = network(), PICTURES.double()
+    with pytest.raises(ValueError, match=r"float64 .*float32: .* pass x.to\(torch.float32\)"):
+        extracted(model, doubled)
+    expected = extracted(model, PICTURES)
+    torch.testing.assert_close(extracted(Taking(*model), doubled).full, expected.full)
+    torch.testing.assert_close(
+        extracted(network().double(), doubled).full, expected.full, rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("variables", [SEGMENTS, PATCHES])
+def test_a_layer_that_mixes_samples_is_told_by_name(variables):
+    """Its effect on v may be too small to be seen there."""
+    first, *rest = network()
+    mixed = nn.Sequential(first, nn.BatchNorm2d(2, track_running_stats=False), *rest).eval()
+    with pytest.raises(ValueError, match="layer '1' is a BatchNorm2d without running statistics"):
+        check(mixed, Inputs(PICTURES, [0, 1]), variables, mean_feature(mixed, PICTURES, None),
+              None, 100, None)  # fmt: skip
+    kept = nn.Sequential(first, nn.BatchNorm2d(2), *rest).eval()
+    check(kept, Inputs(PICTURES, [0, 1]), variables, mean_feature(kept, PICTURES, None),
+          None, 100, None)  # fmt: skip
