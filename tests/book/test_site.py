@@ -42,28 +42,19 @@ PAGES = [CONTENTS["root"], *(c["file"] for part in CONTENTS["parts"] for c in pa
 
 
 @pytest.fixture(scope="session")
-def book(tmp_path_factory, worker_id) -> Path:
-    """The book laid out in a new folder, with its site, which one test process builds for all.
-
-    No test changes anything in it.
-    """
-    shared = tmp_path_factory.getbasetemp() / "book"
-    if worker_id != "master":
-        shared = shared.parent.parent / "book"
-    with filelock.FileLock(shared.with_name("book.lock")):
-        if not (shared / "_build" / "html").exists():
-            shutil.rmtree(shared, ignore_errors=True)  # of a build that failed
-            layout.lay_out(ROOT, shared)
-            (shared / "_build").mkdir()
-            if fetch_scripts(ROOT / "_build" / "vendor"):
-                (shared / "_build" / "vendor").symlink_to(ROOT / "_build" / "vendor")
-            site.build(shared)
-    return shared
+def book(tmp_path_factory) -> Path:
+    """The book laid out in a new folder, which shares the fetched scripts."""
+    folder = tmp_path_factory.mktemp("site") / "book"
+    layout.lay_out(ROOT, folder)
+    (folder / "_build").mkdir()
+    if fetch_scripts(ROOT / "_build" / "vendor"):
+        (folder / "_build" / "vendor").symlink_to(ROOT / "_build" / "vendor")
+    return folder
 
 
 @pytest.fixture(scope="session")
 def built(book) -> Path:
-    return book / "_build" / "html"
+    return site.build(book).parent.parent
 
 
 def test_without_a_wish_the_largest_preset_is_shown_that_has_todays_cells(tmp_path, monkeypatch):
@@ -231,15 +222,15 @@ def test_nothing_is_built_again_until_something_changes(book, built, capsys):
     assert (built / "chapters" / "index.html").stat().st_mtime_ns == before
 
 
-def test_a_fault_in_a_page_is_told_and_the_old_site_stays(book, tmp_path):
-    own = shutil.copytree(book, tmp_path / "book", symlinks=True)
-    with open(own / "chapters" / "notation.md", "a") as page:
-        page.write("\n\n{cite:p}`nobody1900`\n")
-    shown = own / "_build" / "html" / "chapters" / "notation.html"
-    before = shown.read_text()
+def test_a_fault_in_a_page_is_told_and_the_old_site_stays(book, built):
+    page = book / "chapters" / "notation.md"
+    text = page.read_text()
+    page.write_text(f"{text}\n\n{{cite:p}}`nobody1900`\n")
+    before = (built / "chapters" / "notation.html").read_text()
     with pytest.raises(site.BookError, match=r"(?s)not replaced.*notation\.md.*nobody1900"):
-        site.build(own)
-    assert shown.read_text() == before
+        site.build(book)
+    page.write_text(text)
+    assert (built / "chapters" / "notation.html").read_text() == before
 
 
 def test_the_settings_work_without_symgen(book, tmp_path):
