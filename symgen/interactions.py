@@ -15,8 +15,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from symgen.checks import (
+    in_one_line,
+    known_as_relabelled,
+    refuse_inner_ellipsis,
+    refuse_other_shapes,
+    refuse_sampled,
+)
 from symgen.files import atomic
-from symgen.fingerprints import refusal, same_numbers
 from symgen.transforms import and_or_outputs, count_variables, interaction_order, moebius
 
 if TYPE_CHECKING:
@@ -28,18 +34,6 @@ FORMAT, BEFORE = "symgen.interactions.3", "symgen.interactions.2"
 SALIENT_SHARE = 0.05
 # Interactions that a notebook shows of what it is given.
 SHOWN = 5
-
-
-@same_numbers
-def in_one_line(kind: type) -> type:
-    """Have interactions print what they are of, in place of all their numbers."""
-
-    def told(self) -> str:
-        gap = max(self.gap.flatten().tolist(), default=0.0)
-        return f"<{kind.__name__}: {self.bias.numel()} sample(s), n = {self.n}, gap <= {gap:.1e}>"
-
-    kind.__repr__ = told
-    return kind
 
 
 @in_one_line
@@ -84,7 +78,7 @@ class Interactions:
                 "and_ and or_ must have one shape (..., 2**n) and bias the shape (...); got "
                 f"{tuple(self.and_.shape)}, {tuple(self.or_.shape)}, {tuple(self.bias.shape)}"
             )
-        _refuse_other_shapes(self)
+        refuse_other_shapes(self)
         if self.names is not None:
             object.__setattr__(self, "names", self._named(self.names))
         if self.about:
@@ -159,6 +153,7 @@ class Interactions:
 
     def __getitem__(self, index) -> "Interactions":
         """Return the interactions of some samples: any index of the leading axes."""
+        refuse_inner_ellipsis(index)
         place = np.asarray(index.cpu()) if isinstance(index, Tensor) else index
         names = None if self.names is None else self.names[place]
         chosen = {k: x[index] for k, x in self.tensors().items()}
@@ -173,6 +168,7 @@ class Interactions:
         """Return a copy on another device."""
         return dataclasses.replace(self, **{k: x.to(device) for k, x in self.tensors().items()})
 
+    @known_as_relabelled
     def relabelled(self, labels: Sequence[int]) -> "Interactions":
         """Return the same interactions with variable i renamed to labels[i]."""
         if sorted(labels) != list(range(self.n)):
@@ -434,27 +430,8 @@ class Interactions:
                     return cls(*tensors, names, json.loads(said.get("about", "{}")))
         except SafetensorError as error:
             raise ValueError(f"{path} is damaged ({error}); save the interactions again") from None
-        _refuse_sampled(path, found)
+        refuse_sampled(path, found)
         raise ValueError(
             f"{path} holds {found!r}, not {FORMAT!r} as Interactions.save writes; find the "
             "interactions again with this version and save them"
-        )
-
-
-@refusal
-def _refuse_other_shapes(inter: Any) -> None:
-    for name in ("objective", "gap", "full"):
-        if (shape := tuple(getattr(inter, name).shape)) != tuple(inter.bias.shape):
-            raise ValueError(
-                f"{name} must have the shape of bias, {tuple(inter.bias.shape)}, a number for each "
-                f"sample; got {shape}"
-            )
-
-
-@refusal
-def _refuse_sampled(path: str | os.PathLike, found: str | None) -> None:
-    if found and found.startswith("symgen.sampled_interactions"):
-        raise ValueError(
-            f"{path} holds interactions of a sample of the masked states; read them with "
-            "SampledInteractions.load of symgen.split.sampled"
         )

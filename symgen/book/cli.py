@@ -287,10 +287,8 @@ def sweep(
     about = f"{' '.join(dict.fromkeys(cell.chapter for cell in cells))}, {len(cells)} runs"
     with doing(f"looking for what is done of {about}"):
         kept = [sweeps.is_kept(book, cell, out) for cell in cells]
-        wanted = [
-            (cell.chapter, cell.resolved, not there)
-            for cell, there in zip(cells, kept, strict=True)
-        ]
+        each = zip(cells, kept, strict=True)
+        wanted = [(cell.chapter, cell.resolved, not there) for cell, there in each]
         rows = bills.before_run(book, wanted, dry_run)
         # None where all of it is short.
         rows = [row._replace(chapter=str(cell)) for row, cell in zip(rows, cells, strict=False)]

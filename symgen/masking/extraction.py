@@ -1,9 +1,11 @@
 """From a network and samples to their interactions: outputs on masked states, then the split."""
 
 import dataclasses
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from numbers import Integral
 from typing import Any, overload
 
 import numpy as np
@@ -221,16 +223,31 @@ def _check(
                 f"n = {n} variables have 2^{n} = {2**n:,} masked states, more than can be run and "
                 f"split (n <= {MAX_VARIABLES}); run a sample of them: extract(..., states=500)"
             )
-    elif not isinstance(states, int) or isinstance(states, bool) or states < 2:
+    elif not isinstance(states, Integral) or isinstance(states, bool) or states < 2:
         raise ValueError(f"states is {states!r}; expected a whole number, 2 or more")
     elif states + held_out > 2**n:
         raise ValueError(
             f"states = {states} and held_out = {held_out} are more than all 2^{n} = {2**n:,} "
             "masked states; leave states out to run them all"
         )
+    if names is not None:
+        _check_names(names, len(inputs.y), n)
     if isinstance(model, nn.Module) and isinstance(inputs.x, Tensor | Mapping):
         _check_network(model, inputs.x, isinstance(variables, ImageVariables))
         _check_first_outputs(model, inputs.x)
+
+
+@not_a_result
+def _check_names(names: Sequence, count: int, n: int) -> None:
+    """Refuse names that are neither one for each variable nor such a list for each sample."""
+    told = [*names]
+    shared = all(isinstance(x, str) or not hasattr(x, "__len__") for x in told)
+    lengths = [len(told)] if shared else [len(x) if hasattr(x, "__len__") else 1 for x in told]
+    if lengths != ([n] if shared else [n] * count):
+        raise ValueError(
+            f"names are {lengths[:10]} for the variables of {count} samples; expected a list of "
+            f"{n} names, or one for each sample"
+        )
 
 
 @not_a_result
@@ -294,7 +311,7 @@ def _check_network(model: nn.Module, x: Tensor | Mapping, converted: bool) -> No
         return
     try:
         with evaluating(model), torch.inference_mode():
-            call(model, x[:1].to(device_of(model)))
+            call(model, x[:1].clone().to(device_of(model)))
     except RuntimeError as error:
         if "type" in str(error):
             raise ValueError(
@@ -314,7 +331,8 @@ def _check_first_outputs(model: nn.Module, x: Tensor | Mapping) -> None:
     """
 
     def some(x: Any) -> Any:
-        x = x[:2].to(device_of(model)) if isinstance(x, Tensor) else x
+        # A copy, which the network may write into.
+        x = x[:2].clone().to(device_of(model)) if isinstance(x, Tensor) else x
         floating = isinstance(x, Tensor) and x.is_floating_point()
         return x.to(dtype_of(model)) if floating else x
 
@@ -343,7 +361,23 @@ def _check_first_outputs(model: nn.Module, x: Tensor | Mapping) -> None:
     # A few numbers of each weight tell networks apart well enough.
     few = [w.detach().flatten()[:8].float() for w in model.parameters() if not w.is_meta]
     # Networks of the same weights differ by what stands behind them, such as a softmax.
-    cached("checks", {"network": repr(model), "weights": few, "x": known}, run)
+    about = {"network": repr(model), "weights": few, "forward": _forwards(model), "x": known}
+    cached("checks", about, run)
+
+
+def _forwards(model: nn.Module) -> list[Any]:
+    """Return the code of the classes of a network, and what may switch it, such as a flag."""
+    code = set()
+    for kind in {type(layer) for layer in model.modules()}:
+        try:
+            code.add(inspect.getsource(kind.forward))
+        except (OSError, TypeError):  # written where no file is
+            code.add(repr(getattr(kind.forward, "__code__", kind).__hash__()))
+    switches = [
+        [(k, x) for k, x in vars(layer).items() if isinstance(x, bool | int | float | str)]
+        for layer in model.modules()
+    ]
+    return [sorted(code), repr(switches)]
 
 
 @refusal
@@ -359,7 +393,9 @@ def _warn_of_scale(model: Any, x: Any, mask_value: Any) -> None:
     seen = torch.zeros(())
     # Whatever is amiss is told by what runs next.
     with suppress(Exception), evaluating(model), torch.inference_mode():
-        seen, _ = Cut(mask_value.layer).below(model, x[:8].to(device_of(model), dtype_of(model)))
+        seen, _ = Cut(mask_value.layer).below(
+            model, x[:8].clone().to(device_of(model), dtype_of(model))
+        )
     sizes = [float(t.detach().float().mean()) for t in (seen, mask_value.value) if (t >= 0).all()]
     if len(sizes) == 2 and min(sizes) > 0 and max(sizes) > SCALES * min(sizes):
         what, layer = ("larger", "smaller")[sizes[0] < sizes[1]], mask_value.layer or "the input"

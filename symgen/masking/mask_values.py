@@ -1,6 +1,6 @@
 """Mask values: what masked variables are replaced with, and at which layer."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from symgen.fingerprints import refusal
 from symgen.masking.hooks import Cut, check_layer, feature_maps, layers_to_mask
 from symgen.masking.spans import check_texts
-from symgen.masking.states import evaluating
+from symgen.masking.states import evaluating, refuse_changed_inputs
 from symgen.memory import device_of, dtype_of
 
 # What a layer's output for one batch may take, in bytes, before it is summed in float64.
@@ -63,8 +63,10 @@ def mean_feature(
     with evaluating(model), torch.inference_mode():
         for batch in batches:
             batch = batch[0] if isinstance(batch, tuple | list) else batch
+            _refuse_one_image(model, batch)
             batch = batch.to(device_of(model), dtype_of(model))
             if not count:
+                refuse_changed_inputs(model, batch)
                 _refuse_no_relu(model, batch, layer)
                 layer = None if layer is None else find_layer(model, layer, batch[:1])
                 way = Cut(layer)
@@ -249,6 +251,21 @@ def _refuse_array(images: Any) -> None:
         )
     if isinstance(images, Tensor) and not len(images):
         raise ValueError("mean_feature got no images; pass one or more")
+
+
+@refusal
+def _refuse_one_image(model: nn.Module, batch: Any) -> None:
+    if isinstance(batch, Mapping):
+        raise ValueError(
+            f"a batch has the entries {', '.join(map(str, batch))}; give the images alone: "
+            '(batch["image"] for batch in loader)'
+        )
+    takes_images = any(isinstance(layer, nn.Conv2d) for layer in model.modules())
+    if isinstance(batch, Tensor) and batch.dim() < 4 and takes_images:
+        raise ValueError(
+            f"a batch is of shape {tuple(batch.shape)}; expected (sample, channel, height, width): "
+            "images[None] of a single image, and DataLoader(dataset, 64) of a dataset"
+        )
 
 
 @refusal

@@ -60,7 +60,7 @@ from symgen.masking.mask_values import (
 )
 from symgen.masking.patches import ImageVariables
 from symgen.masking.spans import TextVariables
-from symgen.masking.states import StateRunner, evaluating, run_all
+from symgen.masking.states import StateRunner, evaluating, refuse_changed_inputs, run_all
 from symgen.memory import check_states, device_of, dtype_of
 from symgen.storage import cached
 
@@ -129,6 +129,7 @@ def masked_outputs(
     numbered = isinstance(variables, Tensor | np.ndarray)
 
     def compute() -> dict[str, Tensor]:
+        refuse_changed_inputs(model, x)
         module = isinstance(model, nn.Module)
         with evaluating(model) if module else nullcontext(), torch.inference_mode():
             value = baseline(model) if callable(baseline) else baseline

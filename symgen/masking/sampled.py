@@ -18,7 +18,13 @@ from symgen.masking.hooks import call, logits_of
 from symgen.masking.mask_values import MaskValue
 from symgen.masking.outputs import Value, Variables, _ids_and_mask, _labels, state_runner
 from symgen.masking.spans import TextVariables
-from symgen.masking.states import Runner, check_all, check_outcomes, evaluating
+from symgen.masking.states import (
+    Runner,
+    check_all,
+    check_outcomes,
+    evaluating,
+    refuse_changed_inputs,
+)
 from symgen.memory import Batch
 from symgen.storage import cached
 
@@ -54,6 +60,7 @@ def sampled_outputs(
     """
 
     def compute() -> dict[str, Tensor]:
+        refuse_changed_inputs(model, x)
         module = isinstance(model, nn.Module)
         with evaluating(model) if module else nullcontext(), torch.inference_mode():
             value = mask_value(model) if callable(mask_value) else mask_value

@@ -5,13 +5,15 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from symgen.fingerprints import refusal
 from symgen.masking.hooks import Arguments, Cut, call, largest_output, logits_of
-from symgen.memory import Batch, device_of, fitting, reproducible_gpu
+from symgen.memory import Batch, device_of, dtype_of, fitting, reproducible_gpu
 
 # Difference of v[N] from the plain forward that counts as another result, relative to 1 + |z|.
 TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3, torch.float16: 0.02, torch.bfloat16: 0.1}
@@ -50,6 +52,37 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+
+
+@refusal
+def refuse_changed_inputs(model: Any, x: Any) -> None:
+    """Refuse a network or function that writes into what it is given: the samples themselves.
+
+    Args:
+        model: any.
+        x: floating samples, of which it is given a copy of the first; nothing else is looked at.
+
+    Raises:
+        ValueError: where the copy is another one afterwards.
+    """
+    floating = isinstance(x, Tensor) and x.is_floating_point()
+    if not (floating or (isinstance(x, np.ndarray) and x.dtype.kind == "f")) or not len(x):
+        return
+    network = isinstance(model, nn.Module)
+    first = x[:1].copy() if isinstance(x, np.ndarray) else x[:1].detach().clone()
+    if network and isinstance(first, Tensor):
+        first = first.to(device_of(model), dtype_of(model))
+    before = torch.as_tensor(first).clone()
+    # Whatever else is amiss is told by what runs next.
+    held = evaluating(model) if network else contextlib.nullcontext()
+    with contextlib.suppress(Exception), held, torch.inference_mode():
+        model(first)
+    if not torch.equal(torch.as_tensor(first).nan_to_num(), before.nan_to_num()):
+        raise ValueError(
+            f"the {'network' if network else 'function'} writes into the samples that it is given, "
+            "such as by x -= mean or x.sub_(mean), so that they are others each time; write "
+            "x = x - mean, or give lambda x: model(x.clone())"
+        )
 
 
 class Runner:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -298,6 +299,17 @@ def _refuse_no_runs(run: Any, baselines: Any) -> None:
 
 
 @refusal
+def _refuse_other_steps(run: Any, steps: Sequence[int]) -> None:
+    ascending = all(a < b for a, b in itertools.pairwise(steps))
+    last = [*steps] == [-1]  # alone, as where no training is followed
+    if not steps or not ascending or not ({*steps} <= {*run.steps} or last):
+        raise ValueError(
+            f"steps are {steps[:10]}; expected some of the checkpoints' {[*run.steps][:20]}, "
+            "ascending"
+        )
+
+
+@refusal
 def _refuse_sampled(found: Sequence[Any]) -> None:
     for one in found:
         if not isinstance(one, Interactions):
@@ -389,6 +401,7 @@ def track(
     _refuse_without_key(extract)
     _refuse_one_value(extract)
     steps = list(run.steps if steps is None else steps)
+    _refuse_other_steps(run, steps)
 
     def at(source: Any, step: int) -> Any:
         return extract(source.load(step), key=source.key(step))

@@ -1,8 +1,11 @@
 """The boundaries of the three phases, from averages over training."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
+
+from symgen.fingerprints import refusal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +29,12 @@ class Phases:
         if step <= self.t1:
             return 1
         return 2 if self.t2 is None or step <= self.t2 else 3
+
+
+@refusal
+def _refuse_order(steps: Sequence[int]) -> None:
+    if any(later <= earlier for earlier, later in itertools.pairwise(steps)):
+        raise ValueError(f"steps are {[*steps][:10]}; expected those of the checkpoints, ascending")
 
 
 def phases(
@@ -53,6 +62,7 @@ def phases(
         >>> phases([0, 1, 2, 3], [0.2, 0.6, 0.5, 0.4], [1, 3, 5, 5], [4, 2, 3, 6])
         Phases(t1=1, t2=3, reason=...)
     """
+    _refuse_order(steps)
     lengths = {len(steps), len(power), len(strength_gen), len(strength_non)}
     if len(lengths) != 1 or len(steps) < 2:
         raise ValueError(

@@ -94,12 +94,24 @@ def _refuse_other_names(target: Interactions, baselines: Sequence[Interactions])
     for number, baseline in enumerate(baselines):
         if target.names is None or baseline.names is None:
             continue
-        # In any order: relabelled ones are the chance level.
-        same = np.atleast_1d((np.sort(target.names) == np.sort(baseline.names)).all(-1))
+        ours, theirs = target.names, baseline.names
+        if hasattr(target, "relabelled_by") or hasattr(
+            baseline, "relabelled_by"
+        ):  # on purpose, as for the chance level
+            ours, theirs = np.sort(ours), np.sort(theirs)
+        same = np.atleast_1d((ours == theirs).all(-1)).ravel()
         if same.all():
             continue
         first = int(same.argmin())
-        theirs, ours = (list(np.atleast_2d(x.names)[first]) for x in (baseline, target))
+        ours, theirs = (
+            [*map(str, x.names.reshape(-1, target.n)[first])] for x in (target, baseline)
+        )
+        if sorted(ours) == sorted(theirs):
+            raise ValueError(
+                f"baseline {number} has the variables of sample {first} in another order, "
+                f"{', '.join(theirs)}, and the target {', '.join(ours)}; where all samples have "
+                f"it, give baseline.relabelled({[ours.index(name) for name in theirs]})"
+            )
         raise ValueError(
             f"baseline {number} has other samples or variables: sample {first} has "
             f"{', '.join(theirs)} there and {', '.join(ours)} in the target; extract both on the "
@@ -118,8 +130,8 @@ def _refuse_least(metric: str, least: Any) -> None:
 
 
 @refusal
-def refuse_no_share(g: Any) -> None:
-    """Refuse what is no transfer of AND and OR.
+def refuse_no_share(g: Any, inter: Interactions | None = None) -> None:
+    """Refuse what is no transfer of AND and OR, or not of these interactions.
 
     Raises:
         ValueError: with what to give.
@@ -128,6 +140,12 @@ def refuse_no_share(g: Any) -> None:
         raise ValueError("g is None; expected what transfer(inter, baselines) returns")
     if isinstance(g, Interactions):
         raise ValueError("g is Interactions; expected their transfer: transfer(inter, baselines)")
+    shapes = [tuple(x.shape) for x in g]
+    if inter is not None and shapes != [tuple(inter.and_.shape)] * 2:
+        raise ValueError(
+            f"g is of shapes {shapes}, and the interactions of {tuple(inter.and_.shape)}; expected "
+            "what transfer(inter, baselines) returns of the same samples"
+        )
 
 
 def order_spectrum(
@@ -193,7 +211,7 @@ def generalization_power(
         H in [0, 1], NaN for a sample without salient interactions of these orders, or without a
         total effect (v[N] = v[0]).
     """
-    refuse_no_share(g)
+    refuse_no_share(g, inter)
     kept, total = _strengths(inter, g, orders, tau, relative_to)
     return kept / total.where(total > 0, torch.nan)
 

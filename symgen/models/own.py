@@ -87,16 +87,28 @@ class Checkpoints:
                 f"build is a {type(build).__name__}; expected a function that builds one, such as "
                 "its class, or lambda: network"
             )
+        given = [int(step) for step in sources]
         self._sources = {int(step): sources[step] for step in sorted(sources)}
         self._build, self._keys = build, dict[int, dict[str, str]]()
         self.steps = [*self._sources]
         for source in self._sources.values():
+            if isinstance(source, nn.Module):
+                raise ValueError(
+                    f"a checkpoint is a {type(source).__name__}; expected a function that returns "
+                    "it: lambda: network, and in a loop lambda network=network: network"
+                )
             if callable(source):
                 continue
             if not isinstance(source, str | os.PathLike):
                 raise ValueError(
                     f"a checkpoint is {type(source).__name__}; expected the path of a file, or a "
                     "function without arguments that returns the network"
+                )
+            if Path(source).is_dir():
+                raise ValueError(
+                    f"the checkpoint {source} is a folder; expected the file of weights in "
+                    "it, such as model.safetensors, or a function that returns the network: "
+                    "lambda: Model.from_pretrained(folder)"
                 )
             if not Path(source).is_file():
                 raise FileNotFoundError(f"there is no checkpoint {source}")
@@ -108,7 +120,7 @@ class Checkpoints:
         files = [str(x) for x in self._sources.values() if not callable(x)]
         if again := [file for file in dict.fromkeys(files) if files.count(file) > 1]:
             raise ValueError(f"{again[0]} is given for several steps; expected a file for each")
-        self.records = _recorded(self.steps, records)
+        self.records = _recorded(given, records)
 
     def load(self, step: int = -1) -> nn.Module:
         """Return the network as it was after so many steps, in eval mode on `registry.device()`.
@@ -178,7 +190,11 @@ def _warn_of_order(sources: Sequence) -> None:
 
 
 def _settings(model: nn.Module) -> str:
-    """Return what identifies the attributes of all layers: a number there may decide the output."""
+    """Return what identifies the attributes of all layers: a number there may decide the output.
+
+    Buffers that no file of weights holds are among them.
+    """
+    torchs_own, within = {*vars(nn.Module())}, set[int]()
 
     def plain(value: Any) -> Any:
         with contextlib.suppress(TypeError):
@@ -194,17 +210,28 @@ def _settings(model: nn.Module) -> str:
             return [code_of(value.func), plain(value.args), plain(value.keywords)]
         if callable(value) and not isinstance(value, nn.Module):
             return code_of(value)
-        simple = isinstance(value, complex | torch.dtype | torch.device)
-        return repr(value) if simple else type(value).__qualname__
+        if isinstance(value, complex | torch.dtype | torch.device):
+            return repr(value)
+        told, held = type(value).__qualname__, getattr(value, "__dict__", {})
+        if isinstance(value, nn.Module) or not held or id(value) in within:
+            return told
+        within.add(id(value))  # of two that hold each other, each is looked into once
+        found = [told, plain(held)]
+        within.discard(id(value))
+        return found
 
-    return fingerprint({
-        name: {k: plain(x) for k, x in vars(module).items() if k[0] != "_"}
-        for name, module in model.named_modules()
-    })  # fmt: skip
+    saved = model.state_dict(keep_vars=True).keys()
+    return fingerprint([
+        {
+            name: {k: plain(x) for k, x in vars(module).items() if k not in torchs_own}
+            for name, module in model.named_modules()
+        },
+        {name: plain(x) for name, x in model.named_buffers() if name not in saved},
+    ])  # fmt: skip
 
 
 def _recorded(steps: Sequence[int], records: Any) -> pd.DataFrame:
-    """Return what is known of the checkpoints, one row each."""
+    """Return what is known of the checkpoints, one row each; without steps, in the order given."""
     table = pd.DataFrame({"step": steps} if records is None else records)
     if other := [str(name) for name in table if name not in ("step", *RECORDED)]:
         raise ValueError(
@@ -212,6 +239,8 @@ def _recorded(steps: Sequence[int], records: Any) -> pd.DataFrame:
         )
     if "step" not in table and len(table) == len(steps):
         table.insert(0, "step", steps)
+    if "step" in table:
+        table, steps = table.sort_values("step"), sorted(steps)
     if "step" not in table or table["step"].tolist() != [*steps]:
         found = table["step"].tolist() if "step" in table else f"{len(table)} rows"
         raise ValueError(

@@ -31,9 +31,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from symgen.checks import in_one_line
 from symgen.files import atomic
 from symgen.fingerprints import refusal
-from symgen.interactions import Interactions, in_one_line
+from symgen.interactions import Interactions
 from symgen.memory import free_memory
 from symgen.split.design import candidates, design
 from symgen.split.sparsify import MAX_VARIABLES as EXACT_LAST

@@ -220,3 +220,66 @@ def test_a_layer_that_mixes_samples_is_told_by_name(variables):
     kept = nn.Sequential(first, nn.BatchNorm2d(2), *rest).eval()
     check(kept, Inputs(PICTURES, [0, 1]), variables, mean_feature(kept, PICTURES, None),
           None, 100, None)  # fmt: skip
+
+
+MEAN = np.array([5.0, 5, 5])
+
+
+def writing(x):
+    x -= MEAN
+    return linear(x)
+
+
+class Writing(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x.sub_(0.5))
+
+
+@pytest.mark.parametrize("states", [None, 4])
+def test_what_writes_into_the_samples_is_refused_and_they_stay_as_they_were(states):
+    """The second run saw others than the first, and the reader's own array was overwritten."""
+    options = {"states": states, "held_out": 4} if states else {}
+    table, pictures = np.full((2, 3), 6.0), PICTURES.clone()
+    network_of = Writing(*network()).eval()
+    cases = [(writing, table, OWN, MEAN), (network_of, pictures, SEGMENTS, 0.0)]
+    if not states:
+        value = mean_feature(network(), PICTURES, None)
+        cases.append((network_of, pictures, PATCHES, value))
+    for model, x, variables, value in cases:
+        with pytest.raises(ValueError, match="writes into the samples"):
+            extract(model, Inputs(x, [0, 1]), variables, value, progress=False, **options)
+        assert np.array_equal(x, np.full((2, 3), 6.0) if x is table else PICTURES)
+    with pytest.raises(ValueError, match="network writes into the samples"):
+        mean_feature(network_of, pictures, None)
+    assert torch.equal(pictures, PICTURES)
+    copied = extract(lambda x: writing(x.copy()), Inputs(table, [1, 1]), OWN, MEAN, **options)
+    assert copied.full.tolist() == pytest.approx([3.0, 3.0])
+
+
+def test_a_softmax_in_a_forward_is_noticed_behind_logits_that_have_passed(cache):
+    class Own(nn.Module):
+        def __init__(self, soft):
+            super().__init__()
+            self.soft, self.layers = soft, network()
+
+        def forward(self, x):
+            return self.layers(x).softmax(-1) if self.soft else self.layers(x)
+
+    value = mean_feature(Own(False), PICTURES)
+    extract(Own(False), Inputs(PICTURES, [0, 1]), PATCHES, value, progress=False)
+    with pytest.raises(ValueError, match="probabilities"):
+        extract(Own(True), Inputs(PICTURES, [0, 1]), PATCHES, value, progress=False)
+
+
+@pytest.mark.parametrize("batch", [PICTURES[0], [PICTURES[0]], [{"image": PICTURES}]])
+@pytest.mark.parametrize("layer", [None, "first_relu"])
+def test_a_mean_of_what_is_no_batch_of_images_is_refused(batch, layer):
+    """Of one image it was the mean over its colours, which fits every image."""
+    with pytest.raises(ValueError, match=r"expected \(sample, channel|give the images alone"):
+        mean_feature(network(), batch, layer)
+
+
+@pytest.mark.parametrize("names", [["a", "b"], [["a", "b", "c"]], [["a"], ["b"]]])
+def test_names_that_do_not_fit_are_told_before_anything_runs(names):
+    with pytest.raises(ValueError, match="expected a list of 3 names, or one for each"):
+        check(linear, Inputs(TABLE, [0, 1]), OWN, 0.0, None, 100, names)

@@ -284,3 +284,9 @@ def test_a_training_is_not_followed_by_a_sample_of_the_states_which_the_baseline
     with pytest.raises(ValueError, match="SampledInteractions, of a sample of the masked states"):
         symgen.track(Run("target"), [Run("baseline")], extract)
     assert looked == [("baseline", 1)]
+
+
+@pytest.mark.parametrize("steps", [[3, 2, 1, 0], [0, 1, 1, 2]])
+def test_phases_of_steps_that_do_not_ascend_are_refused(steps):
+    with pytest.raises(ValueError, match="expected those of the checkpoints, ascending"):
+        symgen.phases(steps, [0.4, 0.5, 0.6, 0.2], [5, 5, 3, 1], [6, 3, 2, 4])

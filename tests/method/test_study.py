@@ -241,6 +241,9 @@ def test_a_run_is_tracked_on_the_same_samples_as_its_baselines():
     assert found.steps == [0, 9] and found.records is Run.records
     assert [float(i.bias[0]) for i in found.interactions] == [0, 9]
     assert [float(i.bias[0]) for i in found.baselines] == [9, 9]
+    for steps in ([9, 0], [0, -1], [0, 0, 9], [3], []):
+        with pytest.raises(ValueError, match=r"expected some of the checkpoints' \[0, 5, 9\]"):
+            symgen.track(Run("target"), [Run("a")], extract, steps, progress=False)
 
 
 def test_a_label_tells_studies_of_one_network_and_data_apart():

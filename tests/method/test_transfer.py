@@ -16,7 +16,8 @@ from outputs import network_outputs
 from scipy import stats
 
 import symgen
-from symgen.interactions import Interactions, _refuse_other_shapes
+from symgen.checks import refuse_other_shapes
+from symgen.interactions import Interactions
 from symgen.method.removal import cross_entropy
 from symgen.method.transfer import pooled_power, refuse_no_share
 
@@ -444,7 +445,7 @@ def test_numbers_of_other_samples_are_no_part_of_interactions():
     for name in ("objective", "gap", "full"):
         given = types.SimpleNamespace(**{**inter.tensors(), name: torch.tensor(3.0)})
         with pytest.raises(ValueError, match=rf"{name} must have the shape of bias, \(3,\)"):
-            _refuse_other_shapes(given)
+            refuse_other_shapes(given)
 
 
 def test_what_would_be_passed_over_is_refused():
@@ -494,3 +495,45 @@ def test_shapiq_agrees_on_the_outputs_of_a_network(kind, index):
     for members in ours.interaction_lookup:
         if members:
             assert ours[members] == pytest.approx(theirs[members], abs=1e-9), members
+
+
+def test_variables_in_another_order_are_told_with_the_labels_that_bring_them_together():
+    """They were once compared by their positions, which gave an H of 0."""
+    columns, order = ["age", "bmi", "dose", "sex"], [2, 0, 3, 1]
+    x = np.random.default_rng(0).normal(size=(3, 4))
+
+    def model(x):
+        return 3 * x[:, 0] * x[:, 1] + 2 * x[:, 2] - 1
+
+    def found(model, x, names):
+        variables = np.arange(4)[None]
+        inputs = symgen.Inputs(x, [1, 1, 1])
+        return symgen.extract(model, inputs, variables, np.zeros(4), names=names, progress=False)
+
+    one = found(model, x, columns)
+    other = found(
+        lambda x: model(x[:, np.argsort(order)]), x[:, order], [columns[i] for i in order]
+    )
+    with pytest.raises(ValueError, match=r"another order, .*relabelled\(\[2, 0, 3, 1\]\)"):
+        symgen.transfer(one, other)
+    g = symgen.transfer(one, other.relabelled([2, 0, 3, 1]))
+    torch.testing.assert_close(symgen.generalization_power(one, g), torch.ones(3).double())
+
+
+def test_transfer_of_other_samples_than_the_interactions_is_refused():
+    inter = known()
+    with pytest.raises(ValueError, match="of the same samples"):
+        symgen.generalization_power(inter, symgen.transfer(inter[0], inter[0]))
+
+
+def test_an_index_reaches_samples_only():
+    inter = symgen.sparsify(torch.randn(3, 4, 16, generator=torch.Generator().manual_seed(0)))
+    for index in ((slice(None), 0), (0, ...), ...):
+        assert inter[index].n == 4
+    with pytest.raises(IndexError, match="write s"):
+        inter[..., 0]
+
+
+def test_one_name_is_no_name_of_all_variables():
+    with pytest.raises(ValueError, match="expected a list of 4 names"):
+        dataclasses.replace(known(), names=["x"])

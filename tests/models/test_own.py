@@ -2,7 +2,9 @@
 
 import functools
 import math
+import types
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -116,14 +118,19 @@ def test_a_key_is_of_the_content():
         (nn.functional.gelu, nn.functional.silu), ({"k": 1}, {"k": 2}),
         (np.zeros(2), np.ones(2)), ([nn.functional.gelu, 1], [nn.functional.gelu, 2]),
         (functools.partial(torch.add, alpha=1), functools.partial(torch.add, alpha=2)),
+        (types.SimpleNamespace(scale=1), types.SimpleNamespace(scale=2)),
     ],
 )  # fmt: skip
-def test_a_key_is_of_the_attributes_of_layers(one, other):
+@pytest.mark.parametrize("name", ["value", "_value", "buffer"])
+def test_a_key_is_of_the_attributes_of_layers(one, other, name):
     class Layer(nn.Module):
         def __init__(self, value):
             super().__init__()
             self.inner = nn.Sequential(nn.Linear(2, 2))
-            self.inner[0].value = value
+            if name == "buffer" and isinstance(value, torch.Tensor):
+                self.inner[0].register_buffer("value", value, persistent=False)
+            else:
+                setattr(self.inner[0], name, value)
 
         def forward(self, x):
             return self.inner(x)
@@ -133,6 +140,12 @@ def test_a_key_is_of_the_attributes_of_layers(one, other):
         layer.load_state_dict(layers[0].state_dict())
     first, second, third = (Checkpoints([lambda x=layer: x]).key() for layer in layers)
     assert first == third and first != second
+
+
+def test_a_key_is_found_of_what_holds_itself():
+    layer, held = nn.Linear(2, 2), types.SimpleNamespace(scale=1)
+    layer.config, held.itself, held.layer = held, held, layer
+    assert Checkpoints([lambda: layer]).key() == Checkpoints([lambda: layer]).key()
 
 
 def test_files_out_of_order_are_warned_of(tmp_path):
@@ -155,6 +168,9 @@ def test_a_mapping_has_its_own_steps_and_records():
     run = Checkpoints(sources, records=records)
     assert run.steps == [0, 40] and run.load() is layers[1] and run.load(0) is layers[0]
     assert run.records["epoch"].tolist() == [0, 1] and run.records["train_loss"].isna().all()
+    # Rows without a step belong to the checkpoints as they are given.
+    told = Checkpoints(sources, records=[{"test_loss": 1.0}, {"test_loss": 2.0}]).records
+    assert told["step"].tolist() == [0, 40] and told["test_loss"].tolist() == [2, 1]
     with pytest.raises(ValueError, match=r"no checkpoint at step 3; there are \[0, 40\]"):
         run.load(3)
 
@@ -171,6 +187,8 @@ def test_a_mapping_has_its_own_steps_and_records():
         (([3],), "a checkpoint is int; expected the path of a file, or a function"),
         (([__file__],), "holds weights alone; pass build"),
         (([net, net], None, [{"epoch": 1}]), r"records are of the steps 1 rows"),
+        (([nn.Linear(2, 2)],), "a checkpoint is a Linear; expected a function that returns it"),
+        (([Path(__file__).parent], net), "is a folder; expected the file of weights in it"),
         (([net], None, pd.DataFrame({"step": [7]})), r"of the steps \[7\].*each of \[0\]"),
     ],
 )

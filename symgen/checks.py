@@ -1,0 +1,64 @@
+"""What interactions refuse, and what is said of them: nothing here changes a number of theirs."""
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from symgen.fingerprints import refusal, same_numbers
+
+
+@same_numbers
+def in_one_line(kind: type) -> type:
+    """Have interactions print what they are of, in place of all their numbers."""
+
+    def told(self) -> str:
+        gap = max(self.gap.flatten().tolist(), default=0.0)
+        return f"<{kind.__name__}: {self.bias.numel()} sample(s), n = {self.n}, gap <= {gap:.1e}>"
+
+    kind.__repr__ = told
+    return kind
+
+
+@same_numbers
+def known_as_relabelled(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Have interactions with other labels tell so, since their names are no slip then."""
+
+    @functools.wraps(method)
+    def relabelled(self: Any, labels: Sequence[int]) -> Any:
+        found = method(self, labels)
+        object.__setattr__(found, "relabelled_by", [*labels])
+        return found
+
+    return relabelled
+
+
+@refusal
+def refuse_other_shapes(inter: Any) -> None:
+    for name in ("objective", "gap", "full"):
+        if (shape := tuple(getattr(inter, name).shape)) != tuple(inter.bias.shape):
+            raise ValueError(
+                f"{name} must have the shape of bias, {tuple(inter.bias.shape)}, a number for each "
+                f"sample; got {shape}"
+            )
+    one = isinstance(inter.names, list | tuple) and len(inter.names) == 1 < inter.n
+    if one and isinstance(inter.names[0], str):
+        raise ValueError(f"names are {inter.names!r}; expected a list of {inter.n} names")
+
+
+@refusal
+def refuse_inner_ellipsis(index: Any) -> None:
+    # It would stand for another number of axes in effects, which have one more, than in biases.
+    if isinstance(index, tuple) and any(x is Ellipsis for x in index[:-1]):
+        raise IndexError(
+            "an index of samples has no ... before others; write s[:, 0] for s[..., 0]"
+        )
+
+
+@refusal
+def refuse_sampled(path: str | os.PathLike, found: str | None) -> None:
+    if found and found.startswith("symgen.sampled_interactions"):
+        raise ValueError(
+            f"{path} holds interactions of a sample of the masked states; read them with "
+            "SampledInteractions.load of symgen.split.sampled"
+        )
