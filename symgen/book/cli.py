@@ -112,7 +112,7 @@ def run(
     Those whose code, parameters and libraries are unchanged are skipped. What a run of more than
     ten minutes will take is shown before, and asked about on a terminal.
     """
-    book, given = presets.book_folder(), dict(given)
+    book, given = presets.book_folder(), presets.each_once(given)
     names = presets.choose_chapters(book, chapters)
     if store and given:
         raise BookError("--store keeps a preset as it is: leave out -p, or leave out --store")
@@ -268,7 +268,7 @@ def verify() -> None:
 @click.argument("grid", type=Path)
 @click.option("--scheduler", help="Address of a dask scheduler, to use many machines.")
 @click.option("--out", type=Path, help="Where the runs and index.csv go.")
-@click.option("--workers", default=1, help="Runs at a time on this machine.")
+@click.option("--workers", type=click.IntRange(1), default=1, help="Runs at a time here.")
 @click.option("--dry-run", is_flag=True, help="Show what it would take, and run nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask before a sweep of more than ten minutes.")
 def sweep(

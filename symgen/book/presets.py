@@ -51,19 +51,34 @@ def chapter_names(book: Path) -> list[str]:
 
 def choose_chapters(book: Path, given: Iterable[str]) -> list[str]:
     """Return the chapters that were asked for; ``all`` means every one."""
-    known = chapter_names(book)
+    known, given = chapter_names(book), list(given)
+    for path in map(Path, given):
+        named = len(path.parts) > 1 or path.is_file()
+        if named and path.resolve().parent != (book / "chapters").resolve():
+            raise BookError(
+                f"{path} is none of the book's chapters, which lie in {book / 'chapters'} and are "
+                "run by their names; run other notebooks in Jupyter, or with papermill"
+            )
     names = [Path(name).name.removesuffix(".ipynb") for name in given]
     if not names:
         raise BookError(
             "no chapter named: name one or more, or 'all' for the whole book. "
             f"Known: {', '.join(known) or 'none'}"
         )
-    if "all" in names:
-        return known
     for name in names:
-        if name not in known:
+        if name not in (*known, "all"):
             raise unknown("chapter", name, known)
-    return list(dict.fromkeys(names))
+    return known if "all" in names else list(dict.fromkeys(names))
+
+
+def each_once(given: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return parameters by their names, of which none may be given twice."""
+    pairs = list(given)
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise BookError(f"-p {name} is given twice; a grid of values is run by symgen sweep")
+    return dict(pairs)
 
 
 def read_chapter(book: Path, name: str) -> nbformat.NotebookNode:
@@ -81,6 +96,16 @@ class _Yaml(yaml.SafeLoader):
     """The core schema of YAML 1.2: 010 is ten; 1:30, yes, 2020-01-01 and .nan are words."""
 
     yaml_implicit_resolvers: dict = {}  # noqa: RUF012 - filled below
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        """Return a mapping; of a key that is there twice one value would be forgotten."""
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key in keys:
+            if keys.count(key) > 1 and key != "<<":
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key} is given twice", node.start_mark
+                )
+        return super().construct_mapping(node, deep)
 
 
 for _tag, _pattern in {

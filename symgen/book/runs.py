@@ -1,6 +1,7 @@
 """Execute chapters, each at most once per state of its code, parameters and libraries."""
 
 import contextlib
+import itertools
 import os
 import shutil
 import tempfile
@@ -124,6 +125,28 @@ def execute(
         return _execute(book, chapter, source, about, parameters, out, keep)
 
 
+def _set_aside(path: Path) -> str:
+    """Move a notebook away that a reader has written or changed; return what is to be said."""
+    try:
+        there = nbformat.read(path, as_version=4)
+    except (OSError, ValueError, AttributeError):  # none, or nothing that anyone could read
+        return ""
+    about, cells = there.metadata.get("symgen") or {}, [cell.source for cell in there.cells]
+    if "cells" in about:
+        whole = about["cells"] == fingerprint(cells)
+    else:  # of an earlier version
+        whole = about.get("sources") == notebooks.sources_fingerprint(there)
+    if whole:
+        return ""
+    place = path.with_name(f"{path.stem}.edited.ipynb")
+    for number in itertools.count(2):
+        if not place.exists():
+            break
+        place = path.with_name(f"{path.stem}.edited{number}.ipynb")
+    os.replace(path, place)
+    return f"what was changed in {path.name} by hand is kept: {place}"
+
+
 def _execute(
     book: Path,
     chapter: str,
@@ -152,8 +175,10 @@ def _execute(
         known = {"kernelspec": KERNEL, "language_info": language, "symgen": about}
         executed.metadata = nbformat.from_dict({**known, **widgets})
         done = notebooks.drop_progress(notebooks.refresh(executed, source))
+        done.metadata["symgen"]["cells"] = fingerprint([cell.source for cell in done.cells])
         # Only what an earlier run wrote is replaced: others may keep files beside it.
         replaced = notebooks.own_tables(notebooks.read_executed(path), tables, chapter)
+        edited = _set_aside(path)
         notebooks.write_notebook(done, path, (aside / "tables").glob("*.csv"), tables, replaced)
         failed.unlink(missing_ok=True)
     except Exception as error:  # a dead kernel, a failing cell, a full disk come as many types
@@ -168,7 +193,9 @@ def _execute(
     memory = f", {peak:,} MiB at most" if peak else ""
     told = f"done in {about['seconds']:.1f} s{memory}: {path}"
     warned = dict.fromkeys(each for cell in done.cells for each in notebooks.warned_of(cell))
-    return Outcome("done", path, "\n  ".join([told, *map(": ".join, warned)]))
+    return Outcome(
+        "done", path, "\n  ".join([told, *filter(None, [edited]), *map(": ".join, warned)])
+    )
 
 
 @contextlib.contextmanager

@@ -64,6 +64,9 @@ def build(
         raise unknown("edition", edition, known)
     if folder is not None and not folder.is_dir():
         raise BookError(f"no folder {folder}: run the chapters first, with `symgen run all`")
+    if folder is not None and not any((folder / f"{x}.ipynb").exists() or
+            (folder / f"{x}.failed.ipynb").exists() for x in chapter_names(book)):  # fmt: skip
+        raise BookError(f"{folder} holds no executed chapter; expected where `symgen run` wrote")
     sources = [f for f in (folder, edition and edition_folder(book, edition)) if f]
     built = (workplace or book) / "_build"
     built.mkdir(exist_ok=True)
@@ -82,8 +85,14 @@ def _build(book: Path, sources: list[Path], built: Path) -> Path:
         if stamp.read_text(encoding="utf-8") == _state(stage, site) and first.is_file():
             print("The site is up to date.")
             return first
+    if site.exists() and not (site / STAMP).is_file():
+        raise BookError(
+            f"{site} is no site of symgen, and is not replaced: move it away, or call this in "
+            "another folder"
+        )
     with tempfile.TemporaryDirectory(dir=built, prefix="site-") as workplace:
         _sphinx(stage, Path(workplace))
+        (Path(workplace) / "_build" / "html" / STAMP).touch()
         shutil.rmtree(site, ignore_errors=True)
         os.replace(Path(workplace) / "_build" / "html", site)
     state = _state(stage, site)  # before a temporary file lies there

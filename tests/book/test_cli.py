@@ -1050,3 +1050,43 @@ def test_progress_bars_leave_executed_chapters_and_other_widgets_stay():
     kept = clean.metadata["widgets"][notebooks.WIDGET_STATE]["state"]
     assert set(kept) == {"slider", "layout", "link"}
     assert [o.data[notebooks.WIDGET_VIEW]["model_id"] for o in clean.cells[0].outputs] == ["slider"]
+
+
+def test_what_a_reader_has_changed_in_an_executed_copy_is_kept_aside(book):
+    out = book / "_build/runs/quick"
+    assert symgen("run", "a_first").exit_code == 0
+    assert "by hand" not in symgen("run", "a_first", "--force").output
+    for number, text in enumerate(("My notes.", "More of them.")):
+        copy = executed(book, "a_first")
+        copy.cells.append(nbformat.v4.new_markdown_cell(text))
+        nbformat.write(copy, out / "a_first.ipynb")
+        again = symgen("run", "a_first", "--force")
+        assert "changed in a_first.ipynb by hand is kept" in again.output
+        name = f"a_first.edited{2 * number or ''}.ipynb"
+        assert nbformat.read(out / name, as_version=4).cells[-1].source == text
+        assert executed(book, "a_first").cells[-1].source != text
+
+
+def test_a_notebook_that_is_none_of_the_books_is_not_taken_for_one(book, tmp_path):
+    mine = tmp_path / "mine" / "a_first.ipynb"
+    mine.parent.mkdir()
+    nbformat.write(small_chapter("a_first"), mine)
+    result = symgen("run", mine)
+    assert result.exit_code == 2 and "is none of the book's chapters" in result.stderr
+    for own in ("chapters/a_first.ipynb", "a_first", "a_first.ipynb"):
+        assert symgen("run", own, "--dry-run").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("run", "a_first", "-p", "n", "2", "-p", "n", "4"), "-p n is given twice"),
+        (("run", "all", "a_frist"), "unknown chapter 'a_frist'"),
+        (("sweep", "twice.yml", "--dry-run"), "n is given twice"),
+        (("sweep", "twice.yml", "--workers", "0"), "--workers"),
+    ],
+)
+def test_no_part_of_what_was_asked_is_dropped(book, words, told):
+    (book / "twice.yml").write_text("chapter: a_first\ngrid:\n  n: [2]\n  n: [4]\n")
+    result = symgen(*words)
+    assert result.exit_code == 2 and told in result.stderr

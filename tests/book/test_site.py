@@ -852,3 +852,18 @@ def test_half_a_failed_run_costs_no_site(small, quickly, tmp_path, left):
     page = (site.build(small, folder=tmp_path).parent / "a_whole.html").read_text()
     assert "failed</b> without an error in a cell" in page
     assert "stored" in page
+
+
+def test_a_site_of_others_is_not_replaced(small, quickly):
+    own = small / "_build" / "html" / "index.html"
+    own.parent.mkdir(parents=True)
+    own.write_text("own")
+    with pytest.raises(site.BookError, match="is no site of symgen, and is not replaced"):
+        site.build(small)
+    assert own.read_text() == "own" and not quickly
+
+
+def test_a_folder_without_executed_chapters_is_told(small, quickly, tmp_path):
+    (tmp_path / "sweep" / "0a1b").mkdir(parents=True)
+    with pytest.raises(site.BookError, match="holds no executed chapter"):
+        site.build(small, folder=tmp_path / "sweep")
