@@ -389,13 +389,14 @@ def track(
         baselines: finished runs of the networks that decide what generalizes.
         extract: from a network and what identifies it (``key``) to its interactions, on the same
             samples each time; such as `extract` with its other arguments given.
-        steps: checkpoints to look at; all without.
+        steps: checkpoints to look at, ascending; all without.
         progress: whether to show a bar.
 
     Raises:
-        ValueError: for what has no checkpoints; where `extract` holds a mask value that belongs to
-            one network; where it takes a sample of masked states, of the baselines already, which
-            come first; where it takes other samples or variables for one network than for another.
+        ValueError: for what has no checkpoints, or other steps; where `extract` holds a mask value
+            that belongs to one network; where it takes a sample of masked states, of the baselines
+            already, which come first; where it takes other samples or variables for one network
+            than for another.
     """
     _refuse_no_runs(run, baselines)
     _refuse_without_key(extract)

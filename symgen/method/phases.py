@@ -58,6 +58,9 @@ def phases(
             non-generalizable interactions at each.
         r: ratio of the two gains that ends the second phase, > 0 (the paper gives no value).
 
+    Raises:
+        ValueError: for quantities of other lengths, or steps that do not ascend.
+
     Example:
         >>> phases([0, 1, 2, 3], [0.2, 0.6, 0.5, 0.4], [1, 3, 5, 5], [4, 2, 3, 6])
         Phases(t1=1, t2=3, reason=...)

@@ -54,8 +54,8 @@ def transfer(
 
     Raises:
         ValueError: for an unknown metric, no baseline, or other shapes or names of variables than
-            the target's. Samples without names are not told apart: that these are the same,
-            in the same order, is for the caller to see to.
+            the target's, or these in another order. Samples without names are not told
+            apart: that these are the same, in the same order, is for the caller to see to.
     """
     baselines = [baselines] if isinstance(baselines, Interactions) else list(baselines)
     _refuse_other_names(target, baselines)

@@ -157,7 +157,7 @@ class Checkpoints:
         return model
 
     def key(self, step: int = -1) -> dict[str, str]:
-        """Return what identifies a network: weights, layers, their attributes and classes' code.
+        """Return what identifies a network: weights, buffers, layers, attributes, classes' code.
 
         What else its forward calls, functions and variables of a module, is not seen: where you
         change that, point SYMGEN_CACHE to another folder, or results of the network as it was may
