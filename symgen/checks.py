@@ -5,6 +5,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from symgen.fingerprints import refusal, same_numbers
 
 
@@ -41,9 +43,31 @@ def refuse_other_shapes(inter: Any) -> None:
                 f"{name} must have the shape of bias, {tuple(inter.bias.shape)}, a number for each "
                 f"sample; got {shape}"
             )
-    one = isinstance(inter.names, list | tuple) and len(inter.names) == 1 < inter.n
-    if one and isinstance(inter.names[0], str):
-        raise ValueError(f"names are {inter.names!r}; expected a list of {inter.n} names")
+    refuse_other_names(inter.names, (*inter.bias.shape, inter.n))
+
+
+@refusal
+def refuse_other_names(names: Any, shape: tuple[int, ...]) -> None:
+    """Refuse names that are neither one for each variable nor such a list for each sample.
+
+    Args:
+        names: of the variables, or None.
+        shape: of the samples and, last, n.
+
+    Raises:
+        ValueError: with both shapes.
+    """
+    if names is None:
+        return
+    try:
+        found = np.shape(names if isinstance(names, np.ndarray) else list(names))
+    except ValueError:  # lists of several lengths
+        found = tuple(len(x) for x in names)
+    if found not in (shape[-1:], shape):
+        raise ValueError(
+            f"names are of shape {found}; expected a list of {shape[-1]} names, or one for each "
+            f"sample: {shape}"
+        )
 
 
 @refusal

@@ -207,6 +207,14 @@ def _uncounted(work: Iterable[Piece]) -> str:
     return ""
 
 
+@functools.cache
+def _own_rows(name: str) -> Any:
+    """Return the training rows of a folder, which the runs of a sweep share."""
+    from symgen.data.hub import read_rows
+
+    return read_rows(name, "train")
+
+
 def _refuse_folder(study: Mapping[str, Any]) -> None:
     """Refuse a folder of the reader's own that holds too little to be trained on.
 
@@ -215,16 +223,14 @@ def _refuse_folder(study: Mapping[str, Any]) -> None:
     """
     if not own_folder(name := study["dataset"]):
         return
-    from symgen.data.hub import read_rows
     from symgen.data.splits import choose_classes, deal, part_names
     from symgen.method.study import Study
 
     asked = Study.of(study)
     try:
-        rows = read_rows(name, "train")
+        rows, count = _own_rows(name), part_names(asked._split)[1]
         kept, _ = choose_classes(rows, None, name)
-        count, what = part_names(asked._split)[1], f'training set of "{name}"'
-        deal(rows, kept, count, asked.train_size, asked.seed, what)
+        deal(rows, kept, count, asked.train_size, asked.seed, f'training set of "{name}"')
     except (OSError, ValueError) as error:
         raise BookError(str(error)) from None
 

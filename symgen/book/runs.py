@@ -127,9 +127,7 @@ def execute(
 
 def _set_aside(path: Path) -> str:
     """Move a notebook away that a reader has written or changed; return what is to be said."""
-    try:
-        there = nbformat.read(path, as_version=4)
-    except (OSError, ValueError, AttributeError):  # none, or nothing that anyone could read
+    if not (there := notebooks.read_notebook(path)):
         return ""
     about, cells = there.metadata.get("symgen") or {}, [cell.source for cell in there.cells]
     if "cells" in about:
@@ -138,11 +136,9 @@ def _set_aside(path: Path) -> str:
         whole = about.get("sources") == notebooks.sources_fingerprint(there)
     if whole:
         return ""
-    place = path.with_name(f"{path.stem}.edited.ipynb")
-    for number in itertools.count(2):
-        if not place.exists():
-            break
-        place = path.with_name(f"{path.stem}.edited{number}.ipynb")
+    numbers = itertools.chain([""], itertools.count(2))
+    places = (path.with_name(f"{path.stem}.edited{number}.ipynb") for number in numbers)
+    place = next(place for place in places if not place.exists())
     os.replace(path, place)
     return f"what was changed in {path.name} by hand is kept: {place}"
 
@@ -193,9 +189,8 @@ def _execute(
     memory = f", {peak:,} MiB at most" if peak else ""
     told = f"done in {about['seconds']:.1f} s{memory}: {path}"
     warned = dict.fromkeys(each for cell in done.cells for each in notebooks.warned_of(cell))
-    return Outcome(
-        "done", path, "\n  ".join([told, *filter(None, [edited]), *map(": ".join, warned)])
-    )
+    said = filter(None, [told, edited, *map(": ".join, warned)])
+    return Outcome("done", path, "\n  ".join(said))
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """From a network and samples to their interactions: outputs on masked states, then the split."""
 
 import dataclasses
-import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,10 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from symgen.checks import refuse_other_names
 from symgen.fingerprints import code_fingerprint, fingerprint, not_a_result, refusal
 from symgen.interactions import Interactions
 from symgen.masking.functions import check_no_probabilities
-from symgen.masking.hooks import Cut, call, logits_of
+from symgen.masking.hooks import Cut, _source, call, logits_of
 from symgen.masking.mask_values import MaskValue
 from symgen.masking.outputs import Value, Variables, masked_outputs
 from symgen.masking.patches import ImageVariables
@@ -230,24 +230,10 @@ def _check(
             f"states = {states} and held_out = {held_out} are more than all 2^{n} = {2**n:,} "
             "masked states; leave states out to run them all"
         )
-    if names is not None:
-        _check_names(names, len(inputs.y), n)
+    refuse_other_names(names, (len(inputs.y), n))
     if isinstance(model, nn.Module) and isinstance(inputs.x, Tensor | Mapping):
         _check_network(model, inputs.x, isinstance(variables, ImageVariables))
         _check_first_outputs(model, inputs.x)
-
-
-@not_a_result
-def _check_names(names: Sequence, count: int, n: int) -> None:
-    """Refuse names that are neither one for each variable nor such a list for each sample."""
-    told = [*names]
-    shared = all(isinstance(x, str) or not hasattr(x, "__len__") for x in told)
-    lengths = [len(told)] if shared else [len(x) if hasattr(x, "__len__") else 1 for x in told]
-    if lengths != ([n] if shared else [n] * count):
-        raise ValueError(
-            f"names are {lengths[:10]} for the variables of {count} samples; expected a list of "
-            f"{n} names, or one for each sample"
-        )
 
 
 @not_a_result
@@ -365,19 +351,15 @@ def _check_first_outputs(model: nn.Module, x: Tensor | Mapping) -> None:
     cached("checks", about, run)
 
 
-def _forwards(model: nn.Module) -> list[Any]:
-    """Return the code of the classes of a network, and what may switch it, such as a flag."""
-    code = set()
-    for kind in {type(layer) for layer in model.modules()}:
-        try:
-            code.add(inspect.getsource(kind.forward))
-        except (OSError, TypeError):  # written where no file is
-            code.add(repr(getattr(kind.forward, "__code__", kind).__hash__()))
+def _forwards(model: nn.Module) -> list[str]:
+    """Return the code of a network's own classes, and what may switch it, such as a flag."""
+    kinds = {type(layer) for layer in model.modules()}
+    code = sorted(_source(kind) for kind in kinds if not kind.__module__.startswith("torch."))
     switches = [
         [(k, x) for k, x in vars(layer).items() if isinstance(x, bool | int | float | str)]
         for layer in model.modules()
     ]
-    return [sorted(code), repr(switches)]
+    return [*code, repr(switches)]
 
 
 @refusal

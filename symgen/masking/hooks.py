@@ -1,5 +1,6 @@
 """Cut a network at a layer: what is below runs on samples, what is above runs on every state."""
 
+import contextlib
 import difflib
 import inspect
 import warnings
@@ -291,6 +292,15 @@ def _stop(captured: list[Any], module: nn.Module, arguments: Any, output: Any) -
 
 class _Reached(Exception):
     """The layer to mask has been computed; the rest of the forward is not needed."""
+
+
+def _source(definition: Any) -> str:
+    """Return the source of a module or class, or its name where it has none."""
+    # Classes of a notebook have no source of their own, but their functions do.
+    for part in (definition, getattr(definition, "forward", None)):
+        with contextlib.suppress(OSError, TypeError):
+            return inspect.getsource(part)
+    return str(getattr(definition, "__qualname__", definition))
 
 
 @contextmanager

@@ -95,11 +95,10 @@ def _refuse_other_names(target: Interactions, baselines: Sequence[Interactions])
         if target.names is None or baseline.names is None:
             continue
         ours, theirs = target.names, baseline.names
-        if hasattr(target, "relabelled_by") or hasattr(
-            baseline, "relabelled_by"
-        ):  # on purpose, as for the chance level
+        # On purpose, as for the chance level.
+        if any(hasattr(x, "relabelled_by") for x in (target, baseline)):
             ours, theirs = np.sort(ours), np.sort(theirs)
-        same = np.atleast_1d((ours == theirs).all(-1)).ravel()
+        same = np.ravel((ours == theirs).all(-1))
         if same.all():
             continue
         first = int(same.argmin())

@@ -13,6 +13,7 @@ from torch import nn
 from symgen.files import own_folder, working_folder
 from symgen.fingerprints import fingerprint, not_a_result
 from symgen.literal import nearest
+from symgen.masking.hooks import _source
 
 # What follows from the data, of which a builder is given what its parameters name.
 OFFERED = ("classes", "num_classes", "channels", "image_size", "vocabulary", "pad_token_id")
@@ -111,12 +112,3 @@ def identity(name: str, model: nn.Module) -> dict[str, str]:
     """Return what identifies a network and its builder: its `content`, and the builder's file."""
     module = sys.modules.get(builder(name).__module__)
     return {**content(model), "builder": fingerprint(_source(module))}
-
-
-def _source(definition: Any) -> str:
-    """Return the source of a module or class, or its name where it has none."""
-    # Classes of a notebook have no source of their own, but their functions do.
-    for part in (definition, getattr(definition, "forward", None)):
-        with contextlib.suppress(OSError, TypeError):
-            return inspect.getsource(part)
-    return str(getattr(definition, "__qualname__", definition))

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import os
 import re
 import warnings
@@ -16,7 +17,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from symgen.fingerprints import fingerprint
-from symgen.models.builders import _source as code_of, content
+from symgen.masking.hooks import _source as code_of
+from symgen.models.builders import content
 from symgen.models.registry import device, load_weights
 
 # What is known of a run's checkpoints, beside their steps; NaN where it is not.
@@ -213,7 +215,9 @@ def _settings(model: nn.Module) -> str:
         if isinstance(value, complex | torch.dtype | torch.device):
             return repr(value)
         told, held = type(value).__qualname__, getattr(value, "__dict__", {})
-        if isinstance(value, nn.Module) or not held or id(value) in within:
+        # A logger knows of all others, and of what was asked of it.
+        known = isinstance(value, nn.Module | logging.Logger) or id(value) in within
+        if known or not held:
             return told
         within.add(id(value))  # of two that hold each other, each is looked into once
         found = [told, plain(held)]
