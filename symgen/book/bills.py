@@ -401,17 +401,18 @@ def total(rows: Iterable[Bill]) -> float:
     return sum(row.seconds or 0.0 for row in rows)
 
 
-def agreed(rows: Iterable[Bill], dry_run: bool, yes: bool) -> bool:
+def agreed(rows: Iterable[Bill], dry_run: bool, yes: bool, workers: int = 1) -> bool:
     """Show what a long run will take, and return whether it is to start.
 
     Args:
         rows: of `before_run`.
         dry_run: show it, however short it is, and do not start.
         yes: do not ask, as where there is no terminal to ask on.
+        workers: how many run side by side.
     """
     rows = list(rows)
     if dry_run or total(rows) > LONG:
-        click.echo(table(rows))
+        click.echo(table(rows, workers))
         if not (dry_run or yes) and on_terminal():
             click.confirm("Start it?", abort=True)
     return not dry_run
@@ -422,14 +423,19 @@ def on_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def table(rows: Iterable[Bill]) -> str:
-    """Return bills as lines of a terminal, with the sum of hours and disk and the most memory."""
+def table(rows: Iterable[Bill], workers: int = 1) -> str:
+    """Return bills as lines of a terminal, with the sum of hours and disk and the most memory.
+
+    The latter is that of the largest runs that may meet side by side; these share the cores, so
+    that the hours are at most the sum.
+    """
     rows = list(rows)
     names = [row.chapter for row in rows]
     disk, *memory = ([row[k] or 0.0 for row in rows] for k in (2, 3, 4))
-    most = Bill("all", total(rows), sum(disk), *(max(x, default=0.0) for x in memory), "")
+    met = (sum(sorted(x)[-workers:]) for x in memory)
     missing = sum(row.seconds is None for row in rows)
-    most = most._replace(basis=f"{missing} not known" if missing else "")
+    told = [f"{missing} not known"] * (missing > 0) + [f"{workers} side by side"] * (workers > 1)
+    most = Bill("all", total(rows), sum(disk), *met, ", ".join(told))
     width = max(map(len, [*names, "chapter"]))
     lines = [f"{'chapter':<{width}}     hours  disk GiB  host GiB  device GiB  basis"]
     for row in (*rows, most)[: None if len(rows) > 1 else 1]:

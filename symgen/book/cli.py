@@ -34,8 +34,9 @@ def new(folder: Path) -> None:
     with doing(f"laying out the book in {folder}"), only_new():
         lay_out(book, folder)
     names = presets.chapter_names(folder)
-    click.echo(f"{folder} holds the book's {len(names)} chapters; now:")
-    click.echo(f"  cd {folder}\n  symgen run {names[0]} --open")
+    there = [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
+    now = [f"{folder} holds the book's {len(names)} chapters; now:", *there]
+    click.echo("\n  ".join([*now, f"symgen run {names[0]} --open"]))
 
 
 @app.command()
@@ -130,12 +131,7 @@ def run(
             click.echo(f"symgen: {told}", err=True)
             raise SystemExit(cluster.EXIT)
     out = out or runs.run_folder(presets.workplace(), preset, given)
-    own = [book / name for name in ("chapters", "data", "symgen", "tests", "_static")]
-    if out.resolve() == book.resolve() or any(out.resolve().is_relative_to(x) for x in own):
-        raise BookError(
-            f"--out {out} is a part of the book itself, whose files a run would replace; name a "
-            "folder of its own, or keep the outputs of a preset with --store"
-        )
+    runs.refuse_folder(book, presets.workplace(), out)
     # The chapters run in their own folder, where a relative path would mean another place.
     for variable in ("SYMGEN_DATA", "SYMGEN_CACHE"):
         if value := os.environ.get(variable):
@@ -147,7 +143,7 @@ def run(
         ]
         with doing("counting what it will take"):
             rows = bills.before_run(book, asked, dry_run)
-        if not bills.agreed(rows, dry_run, yes):
+        if not bills.agreed(rows, dry_run, yes, workers):
             return
     results = _one_by_one(book, names, preset, given, out, force, store)
     if min(workers, len(names)) > 1:
@@ -225,7 +221,7 @@ def _side_by_side(
                 number, well = number + 1, found["status"] != "failed"
                 click.echo(f"[{number}/{len(names)}] {name} (preset {preset})")
                 told = f"{found['status']} in {found['seconds']} s {found['error']}".strip()
-                click.echo(f"  {told}", err=not well)
+                click.echo("\n  ".join([f"  {told}", *found.get("said", [])]), err=not well)
                 yield name, well
 
 
@@ -284,6 +280,7 @@ def sweep(
     book = presets.book_folder()
     cells = sweeps.read_cells(book, grid)
     out = out or presets.workplace() / "_build" / "sweeps" / grid.stem
+    runs.refuse_folder(book, presets.workplace(), out)
     about = f"{' '.join(dict.fromkeys(cell.chapter for cell in cells))}, {len(cells)} runs"
     with doing(f"looking for what is done of {about}"):
         kept = [sweeps.is_kept(book, cell, out) for cell in cells]
@@ -292,7 +289,7 @@ def sweep(
         rows = bills.before_run(book, wanted, dry_run)
         # None where all of it is short.
         rows = [row._replace(chapter=str(cell)) for row, cell in zip(rows, cells, strict=False)]
-    if not bills.agreed(rows, dry_run, yes):
+    if not bills.agreed(rows, dry_run, yes, 1 if scheduler else workers):
         return
     runs.make_folder(out)
     click.echo(f"{about} (preset {cells[0].preset}) into {out}")
@@ -307,7 +304,8 @@ def sweep(
         with contextlib.closing(results):
             for number, (cell, found) in enumerate(results, 1):
                 told = f"{found['status']} {found['error']}".strip()
-                click.echo(f"[{number}/{len(cells)}] {cell}: {told}")
+                said = [f"[{number}/{len(cells)}] {cell}: {told}", *found["said"]]
+                click.echo("\n  ".join(said))
                 failed |= found["status"] == "failed"
     if failed:
         raise SystemExit(1)

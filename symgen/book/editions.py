@@ -3,13 +3,15 @@
 Those of preset quick are the chapters themselves; those of others lie in ``data/editions/``.
 """
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import nbformat
 
 from symgen.book import notebooks
-from symgen.book.presets import read_chapter
+from symgen.book.presets import BookError, preset_names, read_chapter, read_preset
 from symgen.fingerprints import fingerprint
 
 #: What is amiss with a stored chapter whose cells are today's, and whose results may still be.
@@ -71,14 +73,34 @@ def problems(stored: nbformat.NotebookNode, source: nbformat.NotebookNode) -> li
     return found
 
 
+def ran_with(book: Path, name: str, executed: nbformat.NotebookNode) -> tuple[str, dict[str, Any]]:
+    """Return the preset that a chapter ran with, and the parameters that are not the preset's.
+
+    What the run itself tells counts: a copy that another program made says what it was copied from.
+    """
+    about, own = executed.metadata["symgen"], notebooks.defaults(read_chapter(book, name))
+    told = notebooks.provenance_record(executed).get("parameters", {})
+    preset = told.get("preset", about["preset"])
+    of_preset = read_preset(book, preset).get(name, {}) if preset in preset_names(book) else {}
+    # A tuple is a list where it was written down.
+    expected = json.loads(json.dumps({**own, **of_preset, "preset": preset}))
+    ran = {**own, **about["parameters"], **told}
+    return preset, {k: v for k, v in ran.items() if k in own and v != expected[k]}
+
+
 def verify(book: Path, chapters: Iterable[str]) -> tuple[dict, dict]:
     """Compare the stored outputs with today's code.
 
     Returns:
         The chapters whose quick outputs are stale, with the reasons; and the chapters of other
         editions that are, which is no fault: a GPU or a cluster is needed to renew them.
+
+    Raises:
+        BookError: where there are no chapters.
     """
     stale, old = {}, {}
+    if not (chapters := [*chapters]):
+        raise BookError(f"{book / 'chapters'} holds no chapters: restore it from its repository")
     for name in chapters:
         source = read_chapter(book, name)
         found = problems(source, source)

@@ -29,14 +29,17 @@ def book_files(book: Path) -> Iterator[Path]:
 def book_above(folder: Path) -> Path | None:
     """Return the book that a folder is, or is a part of; None where there is none."""
     for place in (folder, *folder.parents):
-        if (place / "_toc.yml").is_file() and (place / "chapters").is_dir():
+        # Books of others have a table of contents and chapters, too.
+        if (place / "_toc.yml").is_file() and (place / "chapters" / "presets").is_dir():
             return place
     return None
 
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder to fill, which becomes `folder` when all is in it, and goes when that fails.
+    """Yield a folder to fill; what is in it is in `folder` at the end, and nowhere if that fails.
+
+    A folder that is there, and empty, stays the one it is: it may be where a shell stands.
 
     Raises:
         FileExistsError: where something is in `folder`.
@@ -45,12 +48,16 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise FileExistsError(
             f"{folder} is not empty, and nothing in it is replaced: name a new folder"
         )
-    folder = folder.absolute()
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    folder = folder.resolve()
+    there = folder.is_dir()
+    partial = (folder if there else folder.parent) / f".{folder.name}.{os.getpid()}.partial"
     partial.mkdir(parents=True)
     try:
         yield partial
-        os.replace(partial, folder)
+        for child in [*partial.iterdir()] if there else ():
+            os.replace(child, folder / child.name)
+        if not there:
+            os.replace(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

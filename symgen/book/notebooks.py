@@ -71,6 +71,12 @@ def defaults(notebook: nbformat.NotebookNode) -> dict[str, Any]:
     return found
 
 
+def called(notebook: nbformat.NotebookNode) -> list[str]:
+    """Return the names under which a notebook's own cells make a `symgen.Chapter`."""
+    made = re.compile(r"\bChapter\(\s*[\"']([^\"']+)[\"']")
+    return [name for cell in own_code(notebook) for name in made.findall(cell.source)]
+
+
 def chapter_code(notebook: nbformat.NotebookNode) -> str:
     """Return the fingerprint of those modules of symgen that a chapter depends on."""
     cells = [c.source for c in own_code(notebook)]

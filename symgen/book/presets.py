@@ -11,7 +11,7 @@ import nbformat
 import yaml
 
 from symgen.book.layout import book_above
-from symgen.book.notebooks import UNREADABLE, defaults
+from symgen.book.notebooks import UNREADABLE, called, defaults
 from symgen.book.parameters import check_parameters
 from symgen.fingerprints import BOOK
 from symgen.literal import nearest
@@ -34,7 +34,7 @@ def book_folder() -> Path:
     if (book := book_above(here)) or (book := book_above(BOOK)) == BOOK:
         return book
     raise BookError(
-        f"no book found in {here} or above it: a book has a _toc.yml and a folder chapters/; "
+        f"no book found in {here} or above it: a book has a _toc.yml and chapters/presets/; "
         "change into one, such as a clone of the project, and try again"
     )
 
@@ -184,7 +184,7 @@ def _value(chapter: str, name: str, given: Any, default: Any) -> Any:
     if isinstance(given, str):
         with contextlib.suppress(ValueError):
             value = from_yaml(given)
-        if isinstance(default, str) and value is not None:
+        if isinstance(default, str) and (value is not None or not given.strip()):
             value = given
     fitting = FITTING.get(type(default), (type(default),))
     if None not in (value, default) and type(value) not in fitting:
@@ -209,7 +209,12 @@ def resolve_all(
     book: Path, chapter: str, preset: str, several: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return what `resolve` does for several sets of given parameters, reading files once."""
-    known = defaults(read_chapter(book, chapter))
+    known = defaults(source := read_chapter(book, chapter))
+    if other := {*called(source)} - {chapter}:
+        raise BookError(
+            f"{chapter} calls itself {' and '.join(sorted(other))}, whose tables it would replace: "
+            f'write symgen.Chapter("{chapter}", ...) in it'
+        )
     base = read_preset(book, preset).get(chapter, {})
     if preset != "quick":
         base = {"preset": preset, **base}
@@ -217,7 +222,10 @@ def resolve_all(
     for given in several:
         if "preset" in given:
             read_preset(book, name := str(given["preset"]))  # which there may not be
-            raise BookError(f"write --preset {name} instead of -p preset {name}")
+            raise BookError(
+                f"preset is no parameter of its own: write --preset {name}, or in the file of a "
+                f"sweep, beside grid, preset: {name}"
+            )
         for name in (values := {**base, **given}):
             if name not in known:
                 raise unknown(f"parameter of {chapter}", name, known)

@@ -18,6 +18,8 @@ from symgen.book.processes import one_at_a_time
 from symgen.files import own_files_changed
 from symgen.fingerprints import fingerprint
 
+#: Folders in ``_build`` that a build of the site replaces: itself, and what it is made of and in.
+SITE = ("html", "site-src", "site-work", "vendor")
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
 
@@ -46,6 +48,21 @@ def make_folder(folder: Path) -> None:
             f"cannot write into {folder} ({error.strerror}): make it writable, or name another "
             "folder with --out"
         ) from None
+
+
+def refuse_folder(book: Path, workplace: Path, out: Path) -> None:
+    """Refuse a folder for runs whose files are the book's own, or a site's."""
+    built, place = workplace.resolve() / "_build", out.resolve()
+    own = [book.resolve() / name for name in ("chapters", "data", "symgen", "tests", "_static")]
+    if place == book.resolve() or any(place.is_relative_to(x) for x in own):
+        raise BookError(
+            f"--out {out} is a part of the book itself, whose files a run would replace; name a "
+            "folder of its own, or keep the outputs of a preset with --store"
+        )
+    if any(place.is_relative_to(built / name) for name in SITE):
+        raise BookError(
+            f"--out {out} is where a site is built, in place of what is there: name another folder"
+        )
 
 
 def is_unchanged(about: Mapping[str, Any], chapter: str, out: Path) -> bool:

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,19 +16,12 @@ import pandas as pd
 import yaml
 
 from symgen.book import notebooks
-from symgen.book.editions import OLDER, edition_folder, edition_names, problems
+from symgen.book.editions import OLDER, edition_folder, edition_names, problems, ran_with
 from symgen.book.landing import PRESETS, drawn_by, held
 from symgen.book.launch import theme_options
-from symgen.book.presets import (
-    BookError,
-    chapter_names,
-    preset_names,
-    read_chapter,
-    read_preset,
-    read_yaml,
-    unknown,
-)
+from symgen.book.presets import BookError, chapter_names, read_chapter, read_yaml, unknown
 from symgen.book.processes import ended_with_us, one_at_a_time
+from symgen.book.runs import SITE
 from symgen.book.scripts import fetch_scripts
 from symgen.book.tables import read_results
 from symgen.files import atomic, sha256
@@ -73,10 +65,10 @@ def build(
 
 
 def _build(book: Path, sources: list[Path], built: Path) -> Path:
-    for leftover in built.glob("site-*"):  # of this build, or of one that was killed
+    site, stage, work, vendor = (built / name for name in SITE)
+    for leftover in (stage, work):  # of this build, or of one that was killed
         shutil.rmtree(leftover, ignore_errors=True)
-    stage, site = built / "site-src", built / "html"
-    _stage(book, stage, sources, built / "vendor")
+    _stage(book, stage, sources, vendor)
     first = site / f"{read_yaml(book / '_toc.yml')['root']}.html"
     stamp = site / STAMP
     with contextlib.suppress(FileNotFoundError):
@@ -88,11 +80,14 @@ def _build(book: Path, sources: list[Path], built: Path) -> Path:
             f"{site} is no site of symgen, and is not replaced: move it away, or call this in "
             "another folder"
         )
-    with tempfile.TemporaryDirectory(dir=built, prefix="site-") as workplace:
-        _sphinx(stage, Path(workplace))
-        (Path(workplace) / "_build" / "html" / STAMP).touch()
+    work.mkdir()
+    try:
+        _sphinx(stage, work)
+        (work / "_build" / "html" / STAMP).touch()
         shutil.rmtree(site, ignore_errors=True)
-        os.replace(Path(workplace) / "_build" / "html", site)
+        os.replace(work / "_build" / "html", site)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
     state = _state(stage, site)  # before a temporary file lies there
     with atomic(stamp) as temporary:
         temporary.write_text(state, encoding="utf-8")
@@ -224,14 +219,17 @@ def _costs(book: Path, sources: list[Path]) -> pd.DataFrame:
         executed = notebooks.read_executed(folder / f"{name}.ipynb")
         if executed and not problems(executed, read_chapter(book, name)):
             about, record = executed.metadata.symgen, notebooks.provenance_record(executed)
+            preset, changed = ran_with(book, name, executed)
+            if changed:
+                continue
             found = {
                 "chapter": f"[{name}]({name})",
-                "preset": plain(about["preset"]),
+                "preset": plain(preset),
                 "seconds": round(record.get("seconds", about["seconds"])),
                 "memory (MiB)": about["memory"].get("host", ""),
                 "machine": plain(record.get("device", "")),
             }
-            rows.setdefault((name, about["preset"]), found)
+            rows.setdefault((name, preset), found)
     return pd.DataFrame(rows.values())
 
 
@@ -312,10 +310,7 @@ def _summary(book: Path, name: str, page: nbformat.NotebookNode, older: bool) ->
     about, record = page.metadata.get("symgen"), notebooks.provenance_record(page)
     if not about:
         return '<p class="edition">This chapter has not been executed yet.</p>'
-    preset = about["preset"]
-    of_preset = read_preset(book, preset).get(name, {}) if preset in preset_names(book) else {}
-    changed = {k: v for k, v in about["parameters"].items() if (k, v) not in of_preset.items()}
-    changed.pop("preset", None)
+    preset, changed = ran_with(book, name, page)
     parts = [f"Preset <b>{plain(preset)}</b>"]
     if "dataset" in record.get("parameters", {}):
         parts.append(f"data {plain(record['parameters']['dataset'])}")

@@ -11,6 +11,8 @@ from symgen.book.inert import inert
 from symgen.book.presets import BookError, chapter_names, read_chapter, read_yaml, unknown
 from symgen.files import atomic
 
+# What a slide is given in the list.
+WANTED = ("title", "text", "chapter", "cell")
 LONG = re.compile(r"\b\d+\.\d{4,}(?:e[+-]?\d+)?")
 PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>
@@ -52,9 +54,15 @@ def write_slides(book: Path, target: Path) -> int:
         target: an HTML file, which loads nothing.
 
     Raises:
-        BookError: where the list names a chapter or a cell that is not there, or has no output.
+        BookError: where the list names a chapter or a cell that is not there, or has no output, and
+            for a list of anything but slides.
     """
-    listed = read_yaml(book / "chapters" / "slides.yml")["slides"]
+    listed = read_yaml(path := book / "chapters" / "slides.yml").get("slides")
+    whole = isinstance(listed, list) and all(isinstance(slide, dict) for slide in listed)
+    if not whole or not listed or not all({*WANTED} <= {*slide} for slide in listed):
+        raise BookError(
+            f"{path} must hold, under slides, a list of slides, each with {', '.join(WANTED)}"
+        )
     for name in {slide["chapter"] for slide in listed} - {*chapter_names(book)}:
         raise unknown("chapter", name, chapter_names(book))
     pages = {name: inert(read_chapter(book, name)) for name in {x["chapter"] for x in listed}}

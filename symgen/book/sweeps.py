@@ -126,6 +126,8 @@ def carry_out(
 ) -> Iterator[tuple[Cell, dict]]:
     """Yield each cell as it ends and what became of it; keep an index of this pass and all others.
 
+    That is its row of the index, and "said"; see `side_by_side`.
+
     Args:
         book: its folder.
         cells: of `read_cells`.
@@ -140,9 +142,9 @@ def carry_out(
 
     def ended(k: int, found: dict) -> tuple[Cell, dict]:
         about = {"pass": number, "chapter": cells[k].chapter, **_as_text(cells[k].values)}
-        rows[k] = {**about, **found, "folder": cells[k].folder}
+        rows[k] = {**about, **{name: found[name] for name in AFTER[:-1]}, "folder": cells[k].folder}
         _write_index(out, [*earlier, *(rows[k] for k in sorted(rows))])
-        return cells[k], rows[k]
+        return cells[k], {**rows[k], "said": found.get("said", [])}
 
     for k in (k for k, there in enumerate(kept) if there):
         yield ended(k, {"status": "unchanged", "seconds": 0.0, "error": ""})
@@ -150,7 +152,7 @@ def carry_out(
         return
     commands = {k: _command(cell, out) for k, cell in enumerate(cells) if not kept[k]}
     if scheduler is None:
-        results = _here(commands, workers)
+        results = side_by_side(commands, workers)
     else:
         sources = {
             name: notebooks.sources_fingerprint(presets.read_chapter(book, name))
@@ -164,24 +166,26 @@ def carry_out(
             yield ended(k, found)
 
 
-def side_by_side(commands: Mapping[str, list[str]], workers: int) -> Iterator[tuple[str, dict]]:
-    """Yield the name of each command as it ends, and what became of it: status, seconds, error.
+def side_by_side(
+    commands: Mapping[Any, list[str]], workers: int
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the name of each command as it ends, and what became of it.
+
+    That is its status, seconds, and error; "said" is what it told beside these, as warnings.
 
     Args:
         commands: arguments of `symgen`, by a name of their own.
         workers: commands at a time on this machine.
     """
-    # Together they are to have as many threads as there are cores, and as many processes.
-    share = str(max(1, cores() // workers))
-    limits = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or share}
-    limits["LOKY_MAX_CPU_COUNT"] = share
-    yield from _here(commands, workers, **limits)
-
-
-def _here(commands: Mapping, workers: int, **variables: str) -> Iterator[tuple[Any, dict]]:
+    limits, workers = dict[str, str](), max(1, min(workers, len(commands)))
+    if workers > 1:
+        # Together they are to have as many threads as there are cores, and as many processes.
+        share = str(max(1, cores() // workers))
+        limits["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS") or share
+        limits["LOKY_MAX_CPU_COUNT"] = share
     with ThreadPoolExecutor(workers) as pool:
         # Every command is a process of its own: notebooks do not share one event loop.
-        place = _place(**variables)
+        place = _place(**limits)
         names = {pool.submit(_run_one, command, *place): k for k, command in commands.items()}
         try:
             for done in as_completed(names):
@@ -215,7 +219,7 @@ def _command(cell: Cell, out: Path) -> list[str]:
 
 
 def _run_one(arguments: list[str], folder: str, variables: dict[str, str]) -> dict:
-    """Run one command; return its status, its seconds and the reason of a failure."""
+    """Run one command; return what became of it, see `side_by_side`."""
     started = time.perf_counter()
     if not Path(folder).is_dir():
         told = f"there is no folder {folder}, where the sweep was started: it has to be on a disk "
@@ -233,10 +237,12 @@ def _run_one(arguments: list[str], folder: str, variables: dict[str, str]) -> di
         told = reason.removeprefix("symgen: ")
         return {"status": REFUSED, "seconds": 0.0, "error": f"{platform.node()}: {told}"}
     status = "failed" if ran.returncode else "done" if "  done in" in ran.stdout else "unchanged"
+    told = ran.stdout.partition("\n  done in")[2].splitlines()[1:]
     return {
         "status": status,
         "seconds": round(time.perf_counter() - started, 1),
         "error": killed or reason.removeprefix("failed: ") if ran.returncode else "",
+        "said": [line.strip() for line in told if line.startswith("  ")],
     }
 
 
@@ -322,7 +328,10 @@ def collect(out: Path) -> dict[Path, int]:
         given = {k: v for k, v in row.items() if k not in (*BEFORE, *AFTER)}
         tables = (out / folder / "tables").glob(f"{chapter}.*.csv")
         for path in sorted(tables) if row["status"] != "failed" else ():
-            table = pd.read_csv(path)
+            try:  # with NaN as it is written, since a text may be "None"
+                table = pd.read_csv(path, keep_default_na=False, na_values=[""])
+            except pd.errors.EmptyDataError:  # nothing to tell
+                continue
             # A table may have a column of that name, with what was measured.
             names = {k: f"parameter {k}" if k in table else k for k in given}
             first = pd.DataFrame({names[k]: v for k, v in given.items()}, index=table.index)

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from symgen.checks import refuse_other_names
 from symgen.fingerprints import code_fingerprint, fingerprint, not_a_result, refusal
 from symgen.interactions import Interactions
-from symgen.masking.functions import check_no_probabilities
-from symgen.masking.hooks import Cut, _source, call, logits_of
+from symgen.masking.hooks import Cut, call
 from symgen.masking.mask_values import MaskValue
 from symgen.masking.outputs import Value, Variables, masked_outputs
 from symgen.masking.patches import ImageVariables
@@ -161,6 +160,8 @@ def _check(
         )
     if not len(inputs.y):
         raise ValueError("inputs has no samples; pass one or more")
+    if type(inputs.y).__name__ == "Series":
+        raise ValueError("y is a Series; pass its numbers: y.to_numpy()")
     if isinstance(names, str):
         raise ValueError(f"names is the text {names!r:.50}; expected a list with one a variable")
     if isinstance(model, type):
@@ -231,9 +232,8 @@ def _check(
             "masked states; leave states out to run them all"
         )
     refuse_other_names(names, (len(inputs.y), n))
-    if isinstance(model, nn.Module) and isinstance(inputs.x, Tensor | Mapping):
+    if isinstance(model, nn.Module) and isinstance(inputs.x, Tensor | Mapping | np.ndarray):
         _check_network(model, inputs.x, isinstance(variables, ImageVariables))
-        _check_first_outputs(model, inputs.x)
 
 
 @not_a_result
@@ -276,8 +276,8 @@ def _check_texts(x: Any, masked: bool) -> None:
 
 
 @not_a_result
-def _check_network(model: nn.Module, x: Tensor | Mapping, converted: bool) -> None:
-    """Refuse a network whose layers mix samples, and samples of a precision that it does not take.
+def _check_network(model: nn.Module, x: Tensor | Mapping | np.ndarray, converted: bool) -> None:
+    """Refuse a network whose layers mix samples, and samples of a kind that it does not take.
 
     Args:
         model: any.
@@ -293,6 +293,15 @@ def _check_network(model: nn.Module, x: Tensor | Mapping, converted: bool) -> No
                 "variance of the training samples"
             )
     own = dtype_of(model)
+    if isinstance(x, np.ndarray):
+        try:
+            with evaluating(model), torch.inference_mode():
+                model(x[:1].copy())
+        except (AttributeError, TypeError) as error:
+            raise ValueError(
+                f"x is an array, and the network takes tensors ({error}); pass "
+                f"torch.from_numpy(x).to({own})"
+            ) from error
     if converted or not isinstance(x, Tensor) or not x.is_floating_point() or x.dtype == own:
         return
     try:
@@ -303,63 +312,6 @@ def _check_network(model: nn.Module, x: Tensor | Mapping, converted: bool) -> No
             raise ValueError(
                 f"x is {x.dtype} and the network's weights are {own}: {error}; pass x.to({own})"
             ) from error
-
-
-@not_a_result
-def _check_first_outputs(model: nn.Module, x: Tensor | Mapping) -> None:
-    """Refuse a classifier that returns probabilities or no numbers, by its first two samples.
-
-    A network that passed is not run again for it, since outputs that are stored need no run either.
-
-    Raises:
-        ValueError: see `check_no_probabilities`.
-        FloatingPointError: for what is NaN or infinite.
-    """
-
-    def some(x: Any) -> Any:
-        # A copy, which the network may write into.
-        x = x[:2].clone().to(device_of(model)) if isinstance(x, Tensor) else x
-        floating = isinstance(x, Tensor) and x.is_floating_point()
-        return x.to(dtype_of(model)) if floating else x
-
-    first = {k: some(each) for k, each in x.items()} if isinstance(x, Mapping) else some(x)
-
-    def run() -> dict[str, Tensor]:
-        found = torch.zeros(0)
-        # Whatever else is amiss is told by what runs next.
-        with suppress(Exception), evaluating(model), torch.inference_mode():
-            found = logits_of(call(model, first))
-        if found.dim() == 2 and found.shape[1] > 1:
-            seen = {"logits": found}
-            if isinstance(first, Tensor) and first.is_floating_point():
-                seen["input"] = first
-            for what, each in seen.items():
-                if len(wrong := (~each.flatten(1).isfinite().all(1)).nonzero()):
-                    raise FloatingPointError(
-                        f"sample {int(wrong[0])}: the network's {what} with nothing masked is NaN "
-                        "or infinite; look for such numbers in its weights and in this input"
-                    )
-            check_no_probabilities(found)
-        return {"passed": torch.ones(())}
-
-    given = first.values() if isinstance(first, dict) else [first]
-    known = [each for each in given if isinstance(each, Tensor)]
-    # A few numbers of each weight tell networks apart well enough.
-    few = [w.detach().flatten()[:8].float() for w in model.parameters() if not w.is_meta]
-    # Networks of the same weights differ by what stands behind them, such as a softmax.
-    about = {"network": repr(model), "weights": few, "forward": _forwards(model), "x": known}
-    cached("checks", about, run)
-
-
-def _forwards(model: nn.Module) -> list[str]:
-    """Return the code of a network's own classes, and what may switch it, such as a flag."""
-    kinds = {type(layer) for layer in model.modules()}
-    code = sorted(_source(kind) for kind in kinds if not kind.__module__.startswith("torch."))
-    switches = [
-        [(k, x) for k, x in vars(layer).items() if isinstance(x, bool | int | float | str)]
-        for layer in model.modules()
-    ]
-    return [*code, repr(switches)]
 
 
 @refusal
@@ -379,7 +331,7 @@ def _warn_of_scale(model: Any, x: Any, mask_value: Any) -> None:
             model, x[:8].clone().to(device_of(model), dtype_of(model))
         )
     sizes = [float(t.detach().float().mean()) for t in (seen, mask_value.value) if (t >= 0).all()]
-    if len(sizes) == 2 and min(sizes) > 0 and max(sizes) > SCALES * min(sizes):
+    if len(sizes) == 2 and 0 < SCALES * min(sizes) < max(sizes) < torch.inf:
         what, layer = ("larger", "smaller")[sizes[0] < sizes[1]], mask_value.layer or "the input"
         warnings.warn(
             f"at {layer} the samples are {max(sizes) / min(sizes):.0f} times {what} than the mask "

@@ -1,8 +1,9 @@
 """Masked states of any function: of tables, series, sounds, and networks of other libraries."""
 
+import contextlib
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from symgen.fingerprints import refusal, same_numbers
-from symgen.masking.hooks import logits_of
+from symgen.masking.hooks import call, logits_of
 from symgen.masking.mask_values import MaskValue
 from symgen.masking.patches import ImageVariables
-from symgen.masking.states import ALIVE, Runner, log_odds, present_at
-from symgen.memory import batch_budget, device_of
+from symgen.masking.states import ALIVE, Runner, evaluating, log_odds, present_at
+from symgen.memory import batch_budget, device_of, dtype_of
 
 # States at once, as far as memory goes: what a call of a small function costs is the call.
 STATES = 1024
+# Samples whose outputs tell logits from probabilities.
+FIRST = 8
 
 
 class FunctionRunner(Runner):
@@ -180,7 +183,8 @@ def _value(mask_value: Any, x: Tensor) -> Tensor:
 @refusal
 def _warn_of_sigmoids(rows: Tensor) -> None:
     """Warn of several numbers between 0 and 1 for each input that do not sum to 1."""
-    several = rows.dim() == 2 and bool(((rows > 0) & (rows < 1)).all())
+    # The logits of one input may well lie there.
+    several = rows.dim() == 2 and len(rows) > 1 and bool(((rows > 0) & (rows < 1)).all())
     if several and bool(((rows.sum(1) - 1).abs() >= 1e-4).any()):
         warnings.warn(
             f"the function returns {rows.shape[1]} numbers between 0 and 1 for each input, which "
@@ -188,6 +192,43 @@ def _warn_of_sigmoids(rows: Tensor) -> None:
             "pass what goes into it, and one class alone: lambda x: logits(x)[:, 3]",
             stacklevel=3,
         )
+
+
+@refusal
+def refuse_first_outputs(model: Any, x: Any) -> None:
+    """Refuse a classifier that returns probabilities or no numbers, by its first samples.
+
+    Args:
+        model: any; a function is looked at by its runner.
+        x: a tensor or a mapping of tensors; of other inputs nothing is looked at.
+
+    Raises:
+        ValueError: see `check_no_probabilities`.
+        FloatingPointError: for what is NaN or infinite.
+    """
+    if not isinstance(model, nn.Module) or not isinstance(x, Tensor | Mapping):
+        return
+
+    def some(x: Any) -> Any:
+        # A copy, which the network may write into.
+        x = x[:FIRST].clone().to(device_of(model)) if isinstance(x, Tensor) else x
+        floating = isinstance(x, Tensor) and x.is_floating_point()
+        return x.to(dtype_of(model)) if floating else x
+
+    found = torch.zeros(0)
+    # Whatever else is amiss is told by what runs next.
+    with contextlib.suppress(Exception), evaluating(model), torch.inference_mode():
+        first = {k: some(each) for k, each in x.items()} if isinstance(x, Mapping) else some(x)
+        found = logits_of(call(model, first))
+    if found.dim() != 2 or found.shape[1] < 2:
+        return
+    if len(wrong := (~found.isfinite().all(1)).nonzero()):
+        raise FloatingPointError(
+            f"sample {int(wrong[0])}: the network's logits are NaN or infinite with nothing "
+            "masked; look for such numbers in its weights and in this input and, where it runs in "
+            "a lower precision, for some too large for that"
+        )
+    check_no_probabilities(found)
 
 
 @refusal

@@ -32,6 +32,16 @@ def _warn_of_one_class(labels: Tensor) -> None:
         )
 
 
+@refusal
+def _refuse_samples(batches: Any) -> None:
+    """Refuse a data set, which gives single samples where a loader of it gives batches."""
+    if hasattr(batches, "__getitem__") and not isinstance(batches, list | tuple):
+        raise ValueError(
+            f"{type(batches).__name__} gives single samples; expected batches of it: "
+            "Inputs.of(torch.utils.data.DataLoader(data, batch_size=64), count)"
+        )
+
+
 class Inputs(NamedTuple):
     """Samples as a network takes them, and the outcome whose output is asked for.
 
@@ -61,6 +71,7 @@ class Inputs(NamedTuple):
         Warns:
             UserWarning: where many samples are all of one class, as the first of sorted data are.
         """
+        _refuse_samples(batches)
         xs, ys, have = [], [], 0
         for batch in batches:
             if len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):

@@ -42,7 +42,7 @@ from torch import Tensor, nn
 
 from symgen.fingerprints import code_fingerprint
 from symgen.masking.causal import causal_outputs
-from symgen.masking.functions import FunctionRunner
+from symgen.masking.functions import FunctionRunner, refuse_first_outputs
 from symgen.masking.hooks import (
     Cut,
     call,
@@ -130,6 +130,7 @@ def masked_outputs(
 
     def compute() -> dict[str, Tensor]:
         refuse_changed_inputs(model, x)
+        refuse_first_outputs(model, x)
         module = isinstance(model, nn.Module)
         with evaluating(model) if module else nullcontext(), torch.inference_mode():
             value = baseline(model) if callable(baseline) else baseline

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from symgen.fingerprints import code_fingerprint
 from symgen.masking.causal import LARGEST_OUTPUT, check_causal
-from symgen.masking.functions import FunctionRunner
+from symgen.masking.functions import FunctionRunner, refuse_first_outputs
 from symgen.masking.hooks import call, logits_of
 from symgen.masking.mask_values import MaskValue
 from symgen.masking.outputs import Value, Variables, _ids_and_mask, _labels, state_runner
@@ -61,6 +61,7 @@ def sampled_outputs(
 
     def compute() -> dict[str, Tensor]:
         refuse_changed_inputs(model, x)
+        refuse_first_outputs(model, x)
         module = isinstance(model, nn.Module)
         with evaluating(model) if module else nullcontext(), torch.inference_mode():
             value = mask_value(model) if callable(mask_value) else mask_value

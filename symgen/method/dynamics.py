@@ -284,6 +284,10 @@ def _refuse_no_runs(run: Any, baselines: Any) -> None:
         raise ValueError(
             f"baselines are {type(baselines).__name__}; expected a list, also of a single one"
         )
+    if not len(baselines):
+        raise ValueError(
+            "there are no baselines; expected one or more, which decide what transfers"
+        )
     for what, one in [("run", run), *(("baseline", b) for b in baselines)]:
         if not hasattr(one, "steps") or not hasattr(one, "load"):
             raise ValueError(

@@ -181,10 +181,19 @@ def _strength(spectrum: Tensor, orders: Iterable[int] | None) -> Tensor:
     return size[..., kept].sum(-1)
 
 
+@refusal
+def _refuse_orders(orders: Any) -> None:
+    if orders is not None and not hasattr(orders, "__iter__"):
+        raise ValueError(
+            f"orders is {orders!r}; expected several, also of a single one: [{orders}]"
+        )
+
+
 def _strengths(
     inter: Interactions, g: Share, orders: Iterable[int] | None, *saliency
 ) -> tuple[Tensor, Tensor]:
     """Return generalizable and all strength of every sample; NaN without a total effect."""
+    _refuse_orders(orders)
     orders = None if orders is None else tuple(orders)
     kept = _strength(order_spectrum(inter, g, *saliency), orders)
     total = _strength(order_spectrum(inter, None, *saliency), orders)

@@ -120,6 +120,17 @@ class LanguageModel:
 
 
 @refusal
+def _refuse_name(name: Any, texts: Any) -> None:
+    if not isinstance(name, str):
+        raise ValueError(f"the model is {name!r}; expected its name or path as text: str(path)")
+    if name == "tiny-llama" and (isinstance(texts, str) or not len(texts)):
+        raise ValueError(
+            "tiny-llama is trained here, on texts, and there are none: give a list of them, "
+            f'or the name of a model to load, such as "{next(iter(CAUSAL_LMS))}"'
+        )
+
+
+@refusal
 def _refuse_prompts(prompts: Any) -> None:
     if isinstance(prompts, Prompt | str) or not all(isinstance(p, Prompt) for p in prompts):
         raise ValueError(
@@ -171,6 +182,7 @@ def open_language_model(
         dtype, device_map: see `load_causal_lm`.
         progress: whether to show a bar.
     """
+    _refuse_name(name, texts)
     if name != "tiny-llama":
         model, tokenizer = load_causal_lm(name, dtype, device_map)
         return LanguageModel(name.split("/")[-1], model, tokenizer, identity(model))

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from symgen.fingerprints import fingerprint
+from symgen.fingerprints import fingerprint, refusal
 from symgen.masking.hooks import _source as code_of
 from symgen.models.builders import content
 from symgen.models.registry import device, load_weights
@@ -89,6 +89,7 @@ class Checkpoints:
                 f"build is a {type(build).__name__}; expected a function that builds one, such as "
                 "its class, or lambda: network"
             )
+        _refuse_late([*sources.values()])
         given = [int(step) for step in sources]
         self._sources = {int(step): sources[step] for step in sorted(sources)}
         self._build, self._keys = build, dict[int, dict[str, str]]()
@@ -153,6 +154,11 @@ class Checkpoints:
                 if len(prefixes) > 1 or not all("." in name for name in weights):
                     break
                 weights = {name.partition(".")[2]: x for name, x in weights.items()}
+            # What two layers share, such as word embeddings, some programs keep under one name.
+            for name in own.keys() - weights.keys():
+                for same in weights.keys() & own.keys():
+                    if own[same].is_set_to(own[name]):
+                        weights[name] = weights[same]
             load_weights(model, weights, f"in {source}")
         model = model.to(device()).eval()
         self._keys[step] = {**content(model), "settings": _settings(model)}
@@ -178,6 +184,23 @@ class Checkpoints:
         if step not in self._sources:
             raise ValueError(f"there is no checkpoint at step {step}; there are {self.steps}")
         return step
+
+
+@refusal
+def _refuse_late(sources: Sequence) -> None:
+    """Refuse functions of a loop that look up its variable when they are called: all are one."""
+    seen = list[tuple]()
+    for source in {id(source): source for source in sources}.values():
+        if (code := getattr(source, "__code__", None)) is None:
+            continue
+        cells, given = source.__closure__ or (), source.__defaults__ or ()
+        seen.append((code, *map(id, cells), *map(id, given), repr(source.__kwdefaults__)))
+        if seen.count(seen[-1]) > 1:
+            raise ValueError(
+                f"two checkpoints are the same function {source.__name__}, as where it is made in "
+                "a loop, whose variable it looks up when it is called, at its last value; have it "
+                "hold the value: lambda step=step: load(step)"
+            )
 
 
 def _warn_of_order(sources: Sequence) -> None:

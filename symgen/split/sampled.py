@@ -37,7 +37,7 @@ from symgen.fingerprints import refusal
 from symgen.interactions import Interactions
 from symgen.memory import free_memory
 from symgen.split.design import candidates, design
-from symgen.split.sparsify import MAX_VARIABLES as EXACT_LAST
+from symgen.split.sparsify import MAX_VARIABLES as EXACT_LAST, warn_dead
 
 # What a sampled state that is left unexplained costs, in units of effects.
 COST = 100.0
@@ -239,6 +239,11 @@ def _refuse_states(v: Tensor, states: Tensor, n: int) -> None:
         )
 
 
+@refusal
+def _warn_of_dead(v: Tensor) -> None:
+    warn_dead(v[:, :2], stacklevel=4)
+
+
 def sparsify_sampled(
     v: Float[Tensor, "sample state"],
     states: Int[Tensor, " state"],
@@ -297,6 +302,7 @@ def sparsify_sampled(
             f"{len(index):,} candidates on {seen:,} states take {needed / 2**30:,.1f} GiB, "
             f"{free / 2**30:,.1f} GiB are free; use a lower max_order or fewer states"
         )
+    _warn_of_dead(v)
     columns = design(states[1:seen], index, is_or)
     found = v.new_zeros(len(v), len(index))
     objective, gap = v.new_zeros(len(v)), v.new_zeros(len(v))

@@ -139,8 +139,13 @@ def sparsify(
 
 
 @not_a_result
-def warn_dead(v: Float[Tensor, "sample state"]) -> None:
-    """Warn of samples without a total effect, as the caller of what calls this."""
+def warn_dead(v: Float[Tensor, "sample state"], stacklevel: int = 3) -> None:
+    """Warn of samples without a total effect, as the caller of what calls this.
+
+    Args:
+        v: of which the first state is the fully masked one and the last the unmasked one.
+        stacklevel: of the warning.
+    """
     dead = (v[:, -1] == v[:, 0]).nonzero().squeeze(-1).tolist()
     if dead:
         warnings.warn(
@@ -149,7 +154,7 @@ def warn_dead(v: Float[Tensor, "sample state"]) -> None:
             f"{', ...' if len(dead) > 10 else ''}. Their H and similarities are not defined; "
             "leave them out, or look whether the masks reach the model.",
             DeadOutputWarning,
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
 
 

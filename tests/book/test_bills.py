@@ -517,6 +517,10 @@ def test_the_table_sums_hours_and_disk_and_has_the_most_memory():
     *_, third, total = bills.table(rows).splitlines()
     assert third.split()[:5] == ["third", "?", "?", "?", "?"]
     assert total.split() == ["all", "1.50", "3.0", "3.0", "1.0", "1", "not", "known"]
+    # Two at a time may be the largest two.
+    *_, total = bills.table(rows, workers=2).splitlines()
+    assert total.split()[:5] == ["all", "1.50", "3.0", "4.0", "1.0"]
+    assert total.endswith("1 not known, 2 side by side")
 
 
 @pytest.mark.parametrize(

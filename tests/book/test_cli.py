@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner
 from conftest import ROOT, small_chapter
 
-from symgen.book import cli, editions, notebooks, presets, runs, stopping
+from symgen.book import cli, editions, notebooks, presets, runs, site, stopping
 from symgen.models.cost import Estimate
 
 
@@ -64,7 +64,9 @@ REFUSALS = [
     (["run", "a_first", "-p", "rate", "1e999"], ["'rate' of a_first", "'1e999'"]),
     (["run", "a_first", "-p", "fail", "yes"], ["'fail' of a_first", "default, False (bool)"]),
     (["run", "a_first", "-p", "fail", "3"], ["'fail' of a_first", "default, False (bool)"]),
-    (["run", "a_first", "-p", "preset", "cpu"], ["--preset cpu instead of -p preset cpu"]),
+    (["run", "a_first", "-p", "preset", "cpu"], ["write --preset cpu, or in the file of a sweep"]),
+    (["run", "a_first", "--out", "_build/html/x"], ["_build/html/x is where a site is built"]),
+    (["run", "a_first", "--out", "_build/site-src"], ["is where a site is built"]),
     (["run", "a_first", "-p", "preset", "fast"], ["unknown preset 'fast'", "Known: "]),
     (["run", "a_first", "--store", "-p", "n", "4"], ["--store", "leave out -p"]),
     (["html", "--edition", "gqu"], ["unknown edition 'gqu'", "Known: quick"]),
@@ -1090,3 +1092,88 @@ def test_no_part_of_what_was_asked_is_dropped(book, words, told):
     (book / "twice.yml").write_text("chapter: a_first\ngrid:\n  n: [2]\n  n: [4]\n")
     result = symgen(*words)
     assert result.exit_code == 2 and told in result.stderr
+
+
+def test_a_chapter_is_not_run_under_the_name_of_another(book):
+    """A copy of a chapter once replaced the tables of the one it was made from."""
+    copy = book / "chapters" / "mine.ipynb"
+    shutil.copyfile(book / "chapters" / "b_second.ipynb", copy)
+    result = symgen("run", "mine")
+    assert result.exit_code == 2
+    assert "mine calls itself b_second" in result.stderr
+    assert 'write symgen.Chapter("mine", ...)' in result.stderr
+    change(copy, "b_second", "mine")
+    assert symgen("run", "mine").exit_code == 0
+    assert "unchanged" in symgen("run", "mine").output
+
+
+def test_a_text_may_be_given_that_is_empty():
+    assert presets._value("a_first", "prompt", "", "Once upon") == ""
+    assert presets._value("a_first", "prompt", "null", "Once upon") is None
+    given = {"prompt": ""}
+    assert given.items() <= presets.resolve(ROOT, "05_llm_interactions", "quick", given).items()
+
+
+def test_a_book_is_laid_out_where_a_shell_stands(book, tmp_path, monkeypatch):
+    (folder := tmp_path / "of mine").mkdir()
+    result = symgen("new", folder)
+    assert result.exit_code == 0 and f"  cd '{folder}'" in result.stdout
+    assert {path.name for path in folder.iterdir()} == {"_toc.yml", "chapters"}
+    (here := tmp_path / "here").mkdir()
+    monkeypatch.setattr(presets, "BOOK", book)
+    monkeypatch.chdir(here)
+    result = symgen("new", ".")
+    assert result.exit_code == 0, result.output
+    assert "cd " not in result.stdout and "  symgen run a_first --open" in result.stdout
+    assert (Path.cwd() / "chapters/a_first.ipynb").is_file()
+    (link := tmp_path / "link").symlink_to(tmp_path / "far", target_is_directory=True)
+    (tmp_path / "far").mkdir()
+    assert symgen("new", link).exit_code == 0
+    assert (tmp_path / "far/_toc.yml").is_file() and link.is_symlink()
+
+
+def test_a_book_of_another_kind_is_not_taken_for_one(book, tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    (other / "chapters" / "deep").mkdir(parents=True)
+    (other / "_toc.yml").write_text("format: jb-book\nroot: intro\n")
+    monkeypatch.chdir(other / "chapters" / "deep")
+    monkeypatch.setattr(presets, "BOOK", book)
+    assert presets.book_folder() == book
+    assert presets.workplace() == other / "chapters" / "deep"
+    for chapter in (book / "chapters").glob("*.ipynb"):
+        chapter.unlink()
+    result = symgen("verify")
+    assert result.exit_code == 2 and "holds no chapters" in result.stderr
+
+
+def test_what_a_chapter_warned_of_is_told_of_several_at_a_time_too(book):
+    warn = "import warnings\nwarnings.warn('look at this')\nprint(n)"
+    for name in ("a_first", "b_second"):
+        nbformat.write(small_chapter(name, warn), book / f"chapters/{name}.ipynb")
+    ran = symgen("run", "all", "--workers", "2")
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout.count("  UserWarning: look at this") == 2
+    assert ran.stdout.count("To see it as a page") == 1
+    (book / "grid.yml").write_text("chapter: a_first\ngrid: {n: [2]}\n")
+    ran = symgen("sweep", "grid.yml")
+    assert "done\n  UserWarning: look at this" in ran.stdout, ran.output
+    assert "look at this" not in (book / "_build/sweeps/grid/index.csv").read_text()
+
+
+def test_a_copy_that_papermill_made_of_a_stored_chapter_tells_its_own_parameters(book):
+    """It says in its metadata what the copied one ran with."""
+    assert symgen("run", "b_second", "--store").exit_code == 0
+    folder = book / "mine"
+    folder.mkdir()
+    told = {}
+    for name, given in {"same": {}, "other": {"n": 7, "rate": 0.5}}.items():
+        runs._papermill(book, "b_second", given, folder / "b_second.ipynb")
+        page = site._page(book, "b_second", [folder])
+        told[name] = next(x.source for x in page.cells if 'class="edition"' in x.source)
+        costs = site._costs(book, [folder])
+        ran = notebooks.provenance_record(page)["seconds"]
+        stored = notebooks.provenance_record(presets.read_chapter(book, "b_second"))["seconds"]
+        assert costs["seconds"].tolist() == [round(ran if name == "same" else stored)]
+    assert told["same"].partition("Preset")[2].startswith(" <b>quick</b>")
+    assert " = " not in told["same"].partition("Preset")[2]
+    assert "n = 7, rate = 0&#46;5" in told["other"]

@@ -745,11 +745,12 @@ def test_a_page_that_is_gone_is_built_again(small, quickly, change):
 
 
 def test_what_a_killed_build_has_left_is_swept(small, quickly):
-    left = small / "_build" / "site-killed" / "_build"
+    left, others = (small / "_build" / name / "_build" for name in ("site-work", "site-mine"))
     left.mkdir(parents=True)
+    others.mkdir(parents=True)
     site.build(small)
     assert not left.parent.exists()
-    assert {p.name for p in (small / "_build").glob("site-*")} == {"site-src"}
+    assert {p.name for p in (small / "_build").glob("site-*")} == {"site-src", "site-mine"}
 
 
 def test_a_second_build_waits_for_the_first(small, quickly, monkeypatch):

@@ -67,6 +67,15 @@ def test_what_cannot_be_shown_is_named(book, tmp_path, slide, said):
     assert not (tmp_path / "slides.html").exists()
 
 
+@pytest.mark.parametrize(
+    "text", ["", "slides: []", "slides: 3", "slides: [{title: T, text: t, chapter: a_first}]"]
+)
+def test_a_list_of_anything_but_slides_is_refused(book, tmp_path, text):
+    (book / "chapters" / "slides.yml").write_text(text)
+    with pytest.raises(BookError, match="each with title, text, chapter, cell"):
+        slides.write_slides(book, tmp_path / "slides.html")
+
+
 def shown(book, data, **more):
     """The page of one slide that shows an output."""
     path = book / "chapters" / "a_first.ipynb"

@@ -228,6 +228,41 @@ def test_tables_are_joined_with_the_parameters_as_columns(book):
     assert joined.read_text().splitlines() == [lines[0], *lines[3:]]
 
 
+def test_joined_tables_have_the_texts_that_runs_wrote(book):
+    sweep = book / "_build/sweeps/grid"
+    (sweep / "0" / "tables").mkdir(parents=True)
+    table = pd.DataFrame({"word": ["None", "null", "NA"], "x": [float("nan"), 1.5, 2.0]})
+    table.to_csv(sweep / "0/tables/a_first.words.csv", index=False)
+    pd.DataFrame().to_csv(sweep / "0/tables/a_first.empty.csv", index=False)
+    about = {"pass": 1, "chapter": "a_first", "n": 2, "status": "done", "seconds": 0.0}
+    pd.DataFrame([{**about, "error": "", "folder": "0"}]).to_csv(sweep / "index.csv", index=False)
+    result = symgen("collect", sweep)
+    assert result.exit_code == 0, result.output
+    lines = (sweep / "tables/a_first.words.csv").read_text().splitlines()
+    assert lines == ["n,word,x", "2,None,", "2,null,1.5", "2,NA,2.0"]
+    assert not (sweep / "tables/a_first.empty.csv").exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_runs_side_by_side_share_the_cores(book, monkeypatch, workers):
+    """Two runs with all threads each take longer than one after the other."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(sweeps, "cores", lambda: 6)
+    given = []
+
+    def run(command, folder, variables):
+        given.append({k: v for k, v in variables.items() if not k.startswith("SYMGEN")})
+        return {"status": "done", "seconds": 0.0, "error": ""}
+
+    monkeypatch.setattr(sweeps, "_run_one", run)
+    assert len([*sweeps.side_by_side({"a": [], "b": [], "c": []}, workers)]) == 3
+    share = {"OMP_NUM_THREADS": "3", "LOKY_MAX_CPU_COUNT": "3"}
+    assert given == [share if workers > 1 else {}] * 3
+    given.clear()
+    assert len([*sweeps.side_by_side({"a": []}, workers)]) == 1 and given == [{}]
+    assert [*sweeps.side_by_side({}, workers)] == []
+
+
 def test_two_runs_that_would_share_a_folder_are_refused(book, monkeypatch):
     monkeypatch.setattr(sweeps, "fingerprint", lambda _: "8450fa40" + 8 * "0")
     (book / "grid.yml").write_text("chapter: a_first\ngrid: {n: [3, 4]}\n")

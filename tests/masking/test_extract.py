@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from symgen import draw_patches, extract, mean_feature
+from symgen import draw_patches, extract, masked_outputs, mean_feature
 from symgen.masking.extraction import _check as check
 from symgen.masking.hooks import Inputs
 from symgen.masking.spans import TextVariables
@@ -28,6 +28,10 @@ def network():
     convolution = nn.Conv2d(1, 2, 3)
     nn.init.ones_(convolution.bias)  # so that some ReLU is on in every picture
     return nn.Sequential(convolution, nn.ReLU(), nn.Flatten(), nn.Linear(32, 2)).eval()
+
+
+def rows_network():
+    return nn.Sequential(nn.Linear(3, 2)).eval()
 
 
 def linear(x):
@@ -56,6 +60,8 @@ GIVEN = {
     "texts": ((network(), Inputs(["a b", "c d"], [0, 1]), WORDS, 0.0), "padding=True"),
     "token": ((network(), Inputs(IDS, [0, 1]), WORDS, "[MASK]"), r"mean_embedding\(model\)"),
     "no token": ((network(), Inputs(IDS, [0, 1]), WORDS, None), r"mean_embedding\(model\)"),
+    "labels": ((linear, Inputs(TABLE, pd.Series([0, 1])), OWN, 0.0), r"y.to_numpy\(\)"),
+    "rows": ((rows_network(), Inputs(TABLE, [0, 1]), OWN, 0.0), r"from_numpy\(x\).to\(torch.float"),
     "no inputs": ((linear, TABLE, OWN, 0.0), "symgen.Inputs"),
     "no samples": ((linear, Inputs(TABLE[:0], []), OWN, 0.0), "no samples; pass one or more"),
     "below -1": ((linear, Inputs(TABLE, [0, 1]), OWN - 2, 0.0), "the number -2; .* never masked"),
@@ -107,6 +113,8 @@ def test_a_network_that_ends_in_a_softmax_is_refused_at_hidden_layers_too(states
     with pytest.raises(ValueError, match="returns probabilities.*expected logits"):
         extract(sure, *given, states=states, held_out=4, progress=False)
     extract(network(), *given, progress=False)
+    with pytest.raises(ValueError, match="returns probabilities.*expected logits"):
+        masked_outputs(sure, PICTURES, [0, 1], PATCHES, value, progress=False)
 
 
 def test_a_softmax_is_noticed_behind_a_network_that_has_passed():
@@ -123,7 +131,7 @@ def test_a_first_sample_without_numbers_is_told(bad):
     pictures = PICTURES.clone()
     pictures[0, 0, 0, 0] = bad
     value = mean_feature(network(), PICTURES)
-    with pytest.raises(FloatingPointError, match="sample 0: the network's .* is NaN"):
+    with pytest.raises(FloatingPointError, match="sample 0: the network's logits are NaN"):
         extract(network(), Inputs(pictures, [0, 1]), PATCHES, value, progress=False)
 
 
@@ -283,3 +291,12 @@ def test_a_mean_of_what_is_no_batch_of_images_is_refused(batch, layer):
 def test_names_that_do_not_fit_are_told_before_anything_runs(names):
     with pytest.raises(ValueError, match="expected a list of 3 names, or one for each"):
         check(linear, Inputs(TABLE, [0, 1]), OWN, 0.0, None, 100, names)
+
+
+def test_a_network_may_take_arrays():
+    class OfArrays(nn.Module):
+        def forward(self, x):
+            return torch.from_numpy(linear(x))
+
+    found = extract(OfArrays().eval(), Inputs(np.eye(3)[:2], [1, 1]), OWN, 0.0, progress=False)
+    assert found.total_effect.tolist() == [1, 1]

@@ -11,7 +11,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from sklearn.linear_model import LogisticRegression
 
 import symgen
-from symgen.masking.hooks import Inputs
+from symgen.masking.hooks import Inputs, _refuse_samples
 from symgen.masking.mask_values import MaskValue
 from symgen.masking.states import log_odds
 
@@ -227,6 +227,8 @@ def test_the_first_samples_of_a_loader():
         symgen.extract(len, torch.utils.data.DataLoader(data), torch.tensor([[0]]), 0.0)
     with pytest.raises(ValueError, match="hold 10 samples"):
         symgen.Inputs.of(torch.utils.data.DataLoader(data), 11)
+    with pytest.raises(ValueError, match=r"single samples; expected batches .*DataLoader\(data"):
+        _refuse_samples(data)
     with pytest.raises(ValueError, match="expected a pair of tensors"):
         symgen.Inputs.of([{"x": torch.zeros(1)}], 1)
     sorted_ones = torch.utils.data.TensorDataset(torch.zeros(12, 1), torch.arange(12) // 6)

@@ -219,6 +219,8 @@ def test_what_extract_takes_and_returns_is_told_where_it_does_not_fit():
     run, other = (symgen.Checkpoints([lambda: torch.nn.Linear(2, 2)]) for _ in "ab")
     with pytest.raises(ValueError, match=r"key=\.\.\., .* takes \(n, k\); name its second"):
         symgen.track(run, [other], lambda n, k: None)
+    with pytest.raises(ValueError, match="there are no baselines; expected one or more"):
+        symgen.track(run, [], lambda n, key: None)
     with pytest.raises(ValueError, match="returns is NoneType; expected Interactions"):
         symgen.track(run, [other], lambda n, key: None)
     with pytest.raises(ValueError, match="returns is Tensor; expected Interactions"):

@@ -11,6 +11,7 @@ from symgen.masking.hooks import Inputs
 from symgen.method import sampling
 from symgen.split.design import draw_states
 from symgen.split.sampled import sparsify_sampled
+from symgen.split.sparsify import DeadOutputWarning
 
 
 def logic(states):
@@ -99,7 +100,8 @@ def test_a_seed_decides_what_peers_draw_and_leaves_no_trace(monkeypatch):
 def test_peers_are_left_out_where_they_cannot_be(monkeypatch):
     # Too few calls for SPEX; and outputs that never change.
     few = sampling.against_peers([logic], 10, 20, 20, ["SPEX"], max_order=1)
-    still = sampling.against_peers([lambda s: 0.0 * s.double()], 10, 20, 20, max_order=1)
+    with pytest.warns(DeadOutputWarning):
+        still = sampling.against_peers([lambda s: 0.0 * s.double()], 10, 20, 20, max_order=1)
     for table in (few, still):
         assert table["model"].tolist() == ["AND-OR", "single variables"]
     assert still["unexplained"].isna().all()

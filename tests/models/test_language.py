@@ -208,6 +208,14 @@ def test_interactions_know_their_words_and_what_they_are_of(tokenizer):
         transfer(one, turned)
 
 
+def test_a_model_without_a_name_or_texts_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"expected its name or path as text: str\(path\)"):
+        language._refuse_name(tmp_path, ())
+    for texts in ((), [], "Once upon a time"):
+        with pytest.raises(ValueError, match="tiny-llama is trained here, on texts"):
+            language.open_language_model("tiny-llama", texts)
+
+
 def test_prompts_that_cannot_be_masked_are_refused(tokenizer):
     lm = LanguageModel("llama", build(tokenizer), tokenizer, {"network": 1})
     for wrong in ("a text", PROMPTS[0], ["a text"]):

@@ -197,6 +197,49 @@ def test_what_is_no_checkpoint_is_told(arguments, told):
         Checkpoints(*arguments)
 
 
+def test_functions_of_a_loop_that_all_see_its_end_are_refused():
+    """Each step once had the last network, and a training without change."""
+    networks = [nn.Linear(2, 2) for _ in range(3)]
+    late = []
+    for network in networks:
+        late.append(lambda: network)  # noqa: B023 - the mistake that is refused
+    with pytest.raises(ValueError, match="two checkpoints are the same function <lambda>"):
+        Checkpoints(late)
+    with pytest.raises(ValueError, match=r"have it hold the value: lambda step=step"):
+        Checkpoints({step: lambda: networks[step] for step in range(3)})  # noqa: B023
+    held = Checkpoints([lambda network=network: network for network in networks])
+    assert [held.load(step) for step in held.steps] == networks
+
+    def of(network):
+        return lambda: network
+
+    made = Checkpoints([of(network) for network in networks])
+    assert [made.load(step) for step in made.steps] == networks
+    parts = Checkpoints([functools.partial(networks.__getitem__, k) for k in range(3)])
+    assert [parts.load(step) for step in parts.steps] == networks
+
+
+def test_weights_that_two_layers_share_are_kept_under_one_name(tmp_path):
+    """As `save_pretrained` keeps the word embeddings of most language models."""
+
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+            self.head.weight = self.embedding.weight
+
+    tied = Tied()
+    for name in ("embedding.weight", "head.weight"):
+        save_file({name: tied.state_dict()[name]}, tmp_path / "tied.safetensors")
+        found = Checkpoints([tmp_path / "tied.safetensors"], Tied).load()
+        assert torch.equal(found.head.weight.cpu(), tied.head.weight)
+        assert found.head.weight is found.embedding.weight
+    apart = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5, bias=False))
+    save_file({"0.weight": tied.embedding.weight.detach()}, tmp_path / "apart.safetensors")
+    with pytest.raises(ValueError, match=r"Missing key.*1.weight"):
+        Checkpoints([tmp_path / "apart.safetensors"], lambda: apart).load()
+
+
 def test_files_that_are_missing_or_do_not_fit_are_told(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no checkpoint .*none.pt"):
         Checkpoints([tmp_path / "none.pt"], net)

@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 from symgen.interactions import Interactions
 from symgen.split.design import candidates, design, draw_states
 from symgen.split.sampled import COST, SampledInteractions, sparsify_sampled
-from symgen.split.sparsify import sparsify
+from symgen.split.sparsify import DeadOutputWarning, sparsify
 
 
 def planted(n, count, seed):
@@ -91,7 +91,8 @@ def test_held_out_states_are_not_seen_and_their_errors_are_shares_of_variance():
     assert torch.equal(other.v[0], changed[200:]) and torch.equal(other.held_out, states[200:])
     misses = changed[200:] - one.predict(states[200:])[0]
     assert torch.allclose(other.errors[0], misses**2 / changed[200:].var(correction=0))
-    still = sparsify_sampled(torch.zeros(1, 300), states, 12, held_out=100, max_order=2)
+    with pytest.warns(DeadOutputWarning):
+        still = sparsify_sampled(torch.zeros(1, 300), states, 12, held_out=100, max_order=2)
     assert not still.effects.any() and still.errors.isnan().all() and still.gap.item() == 0
 
 
@@ -143,7 +144,7 @@ def test_the_table_the_dense_form_and_samples_agree():
     assert torch.allclose(second.predict(states)[0], found.predict(states)[1])
     with pytest.raises(ValueError, match=r"names are of shape"):
         SampledInteractions(**{**vars(found), "names": ["x"]})
-    wide = sparsify_sampled(torch.zeros(1, 9), draw_states(20, 9), 20, max_order=1)
+    wide = sparsify_sampled(torch.arange(9.0)[None], draw_states(20, 9), 20, max_order=1)
     with pytest.raises(ValueError, match=r"n = 20: 2\^20 effects"):
         wide.dense()
 
@@ -204,6 +205,15 @@ def test_what_does_not_fit_together_is_refused(change, message):
     given = {"v": torch.zeros(2, 40), "states": draw_states(10, 40), "n": 10, **change}
     with pytest.raises(ValueError, match=message):
         sparsify_sampled(**given)
+
+
+def test_outputs_that_do_not_change_are_warned_of():
+    """As where all variables are present or none; their total effect is 0, and H not defined."""
+    states = draw_states(10, 40)
+    v = torch.stack([((states & 7) == 7).double(), ((states & 3) == 1).double()])
+    with pytest.warns(DeadOutputWarning, match="1 of 2 samples: 1"):
+        found = sparsify_sampled(v, states, 10, max_order=2)
+    assert (found.full - found.bias).tolist() == [1, 0]
 
 
 def test_too_many_candidates_are_refused_before_memory_is_taken(monkeypatch):
