@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from symgen.fingerprints import refusal, same_numbers
 
@@ -19,6 +20,27 @@ def in_one_line(kind: type) -> type:
         return f"<{kind.__name__}: {self.bias.numel()} sample(s), n = {self.n}, gap <= {gap:.1e}>"
 
     kind.__repr__ = told
+    return kind
+
+
+@same_numbers
+def equal_by_content(kind: type) -> type:
+    """Have interactions be equal where all they hold is, NaN included, names and identity too."""
+
+    def equal(self: Any, other: object) -> Any:
+        if not isinstance(other, kind):
+            return NotImplemented
+        mine, others = (
+            {k: x.cpu().numpy() if isinstance(x, Tensor) else x for k, x in vars(given).items()}
+            for given in (self, other)
+        )
+        number = [k for k, x in mine.items() if isinstance(x, np.ndarray) and x.dtype.kind == "f"]
+        return mine.keys() == others.keys() and all(
+            np.array_equal(x, others[k], equal_nan=k in number) if isinstance(x, np.ndarray)
+            else x == others[k] for k, x in mine.items()
+        )  # fmt: skip
+
+    kind.__eq__, kind.__hash__ = equal, None
     return kind
 
 

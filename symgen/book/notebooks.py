@@ -275,6 +275,27 @@ def with_data(cells: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]
     return [cell for i, cell in enumerate(cells) if i not in left_out]
 
 
+# What Markdown gives a name: a heading, an exercise, a figure.
+LABEL = re.compile(r"^\(([\w-]+)\)=[ \t]*$|^:(?:label|name):[ \t]*([\w-]+)[ \t]*$", re.M)
+
+
+def label_apart(pages: Mapping[str, nbformat.NotebookNode]) -> None:
+    """Rename the labels of a page, in place, that one before it has: of a copy of a chapter.
+
+    Args:
+        pages: by their names; of two with a label the first keeps it.
+    """
+    taken = set[str]()
+    for name, page in pages.items():
+        texts = [cell for cell in page.cells if cell.cell_type == "markdown"]
+        found = [a or b for cell in texts for a, b in LABEL.findall(cell.source)]
+        for label in {*found} & taken:
+            word = re.compile(rf"(?<![\w-]){label}(?![\w-])")
+            for cell in texts:
+                cell.source = word.sub(f"{label}-in-{name.replace('_', '-').lower()}", cell.source)
+        taken |= {*found}
+
+
 def scrub(notebook: nbformat.NotebookNode, book: Path, name: str) -> nbformat.NotebookNode:
     """Return an executed chapter without anything that only this machine or this minute knows.
 

@@ -49,6 +49,22 @@ def chapter_names(book: Path) -> list[str]:
     return sorted(p.stem for p in (book / "chapters").glob("*.ipynb") if p.stem[0] not in "._")
 
 
+def table_of_contents(book: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return what ``_toc.yml`` holds and all chapters: those that it names, then the others.
+
+    The latter, as a reader's own, are added at its end, so that they have a page.
+    """
+    contents = read_yaml(book / "_toc.yml")
+    named = re.findall(r"chapters/([\w.-]+)", json.dumps(contents))
+    names = sorted(chapter_names(book), key=lambda name: name not in named)
+    if own := [{"file": f"chapters/{name}"} for name in names if name not in named]:
+        if "parts" in contents:
+            contents["parts"].append({"caption": "Further chapters", "chapters": own})
+        else:
+            contents["chapters"] = [*contents.get("chapters", []), *own]
+    return contents, names
+
+
 def choose_chapters(book: Path, given: Iterable[str]) -> list[str]:
     """Return the chapters that were asked for; ``all`` means every one."""
     known, given = chapter_names(book), list(given)

@@ -15,7 +15,7 @@ import nbformat
 import pandas as pd
 import yaml
 
-from symgen.book import notebooks
+from symgen.book import notebooks, presets
 from symgen.book.editions import OLDER, edition_folder, edition_names, problems, ran_with
 from symgen.book.landing import PRESETS, drawn_by, held
 from symgen.book.launch import theme_options
@@ -98,11 +98,11 @@ def _stage(book: Path, stage: Path, sources: list[Path], scripts: Path) -> None:
     """Lay out everything the site is made of in one folder."""
     (stage / "chapters").mkdir(parents=True)
     shutil.copytree(book / "_static", stage / "_static")
-    for name in ("_toc.yml", "references.bib"):
-        shutil.copyfile(book / name, stage / name)
-    pages = {
-        name: _page(book, name, sources or _largest(book, name)) for name in chapter_names(book)
-    }
+    shutil.copyfile(book / "references.bib", stage / "references.bib")
+    contents, names = presets.table_of_contents(book)
+    (stage / "_toc.yml").write_text(yaml.safe_dump(contents, sort_keys=False), encoding="utf-8")
+    pages = {name: _page(book, name, sources or _largest(book, name)) for name in names}
+    notebooks.label_apart(pages)
     for name, page in pages.items():
         notebooks.write_notebook(page, stage / "chapters" / f"{name}.ipynb")
     figure = partial(_figure, pages, stage)

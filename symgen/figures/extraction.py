@@ -15,10 +15,19 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from symgen.figures.style import COLOURS, axes_or_new, legend_below, panels, spread_apart
+from symgen.fingerprints import refusal
 from symgen.interactions import SALIENT_SHARE, Interactions
 from symgen.literal import no_math
 from symgen.method.extraction import SIGNS, set_labels
 from symgen.method.statistics import cut, interval
+
+
+@refusal
+def _refuse_several(inter: Any) -> None:
+    if (count := inter.bias.numel()) > 1:
+        raise ValueError(
+            f"interactions of {count} samples are given, and the figure is of one: inter[0]"
+        )
 
 
 def plot_matching(
@@ -123,6 +132,7 @@ def plot_interactions(
     Returns:
         Axes, and the drawn rows of `Interactions.to_frame`.
     """
+    _refuse_several(inter)
     table = inter.to_frame(names).head(top)
     ax = plt.subplots(figsize=(7.2, 0.6 + 0.3 * max(len(table), 4)))[1] if ax is None else ax
     place = np.arange(len(table))
@@ -161,6 +171,7 @@ def plot_graph(
     Returns:
         Axes, and the drawn rows of `Interactions.to_frame`.
     """
+    _refuse_several(inter)
     labels = [str(i) for i in range(inter.n)] if names is None else list(names)
     table = inter.to_frame(labels).head(top).rename(columns={"index": "state"})
     layers = sorted(table["order"].unique())

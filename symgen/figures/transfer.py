@@ -1,5 +1,7 @@
 """Figures of what transfers: order spectra, generalization power, its settings."""
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -10,10 +12,20 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from symgen.figures.style import COLOURS, WHISKERS, axes_or_new
+from symgen.fingerprints import refusal
 from symgen.interactions import SALIENT_SHARE, Interactions
 from symgen.literal import no_math
 from symgen.method.statistics import interval
 from symgen.method.transfer import transfer
+
+
+@refusal
+def _refuse_no_spectrum(*given: Any) -> None:
+    if any(hasattr(one, "effects") for one in given):
+        raise ValueError(
+            "the spectrum is Interactions; expected strength by order: order_spectrum(inter) and, "
+            "of what generalizes, order_spectrum(inter, transfer(inter, baselines))"
+        )
 
 
 def plot_spectrum(
@@ -33,6 +45,7 @@ def plot_spectrum(
         Axes, and a table: order, sign, total with its 95 % interval low95 to high95 (drawn as
         whiskers), generalizable (log odds, mean over samples).
     """
+    _refuse_no_spectrum(total, generalizable)
     ax = axes_or_new(ax)
     mean = total.reshape(-1, *total.shape[-2:]).mean(0).cpu().numpy()
     kept = np.zeros_like(mean)

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from symgen.checks import refuse_other_names
 from symgen.fingerprints import code_fingerprint, fingerprint, not_a_result, refusal
 from symgen.interactions import Interactions
+from symgen.literal import nearest
+from symgen.masking.functions import refuse_key
 from symgen.masking.hooks import Cut, call
 from symgen.masking.mask_values import MaskValue
 from symgen.masking.outputs import Value, Variables, masked_outputs
@@ -101,6 +103,7 @@ def extract(
         UserWarning: where x lies on another scale than the images that the mask value is the mean
             of.
     """
+    _refuse_unused(states, held_out, max_order, seed, options)
     _check(model, inputs, variables, mask_value, states, held_out, names)
     if callable(mask_value):
         with evaluating(model), torch.inference_mode():
@@ -139,6 +142,21 @@ def extract(
     return dataclasses.replace(found, names=names, about=about)
 
 
+@refusal
+def _refuse_unused(states: Any, held_out: int, max_order: Any, seed: int, options: Mapping) -> None:
+    """Refuse options that nothing would take, or that only samples of the states take."""
+    refuse_key(options.get("key"))
+    for name in options.keys() - {*(known := ("batch_size", "key", "progress"))}:
+        raise ValueError(f"extract takes no {name}.{nearest(name, known)}")
+    given = {"held_out": held_out, "max_order": max_order, "seed": seed}
+    for name, usual in {"held_out": 100, "max_order": None, "seed": 0}.items():
+        if states is None and given[name] != usual:
+            raise ValueError(
+                f"{name} = {given[name]} is of a sample of the masked states, and all of them are "
+                "run: give states, or leave it out"
+            )
+
+
 @not_a_result
 def _check(
     model: Any, inputs: Any, variables: Any, mask_value: Any, states: Any, held_out: int, names: Any
@@ -162,6 +180,11 @@ def _check(
         raise ValueError("inputs has no samples; pass one or more")
     if type(inputs.y).__name__ == "Series":
         raise ValueError("y is a Series; pass its numbers: y.to_numpy()")
+    if np.asarray(inputs.y if not isinstance(inputs.y, Tensor) else 0).dtype.kind in "OUS":
+        raise ValueError(
+            f"y holds texts, such as {inputs.y[0]!r}; expected the column of each label's class in "
+            "the outputs: np.searchsorted(model.classes_, y)"
+        )
     if isinstance(names, str):
         raise ValueError(f"names is the text {names!r:.50}; expected a list with one a variable")
     if isinstance(model, type):

@@ -195,6 +195,26 @@ def _warn_of_sigmoids(rows: Tensor) -> None:
 
 
 @refusal
+def refuse_key(key: Any, mask_value: Any = None) -> None:
+    """Refuse a key under which outputs of something else could be found.
+
+    Args:
+        key: of outputs, if they are to be stored.
+        mask_value: a function is not looked into: what it makes may hang on anything.
+    """
+    if key is not None and not isinstance(key, Mapping):
+        raise ValueError(
+            f"key is {key!r:.50}; expected a mapping that identifies the network, such as "
+            '{"network": "mine", "step": 100}'
+        )
+    if key is not None and callable(mask_value) and not {"masking", "masked by"} & key.keys():
+        raise ValueError(
+            "the mask value is a function, and outputs of any other would be found under this key: "
+            'make it first, mask_value(model), or tell them apart by key={..., "masking": "mean"}'
+        )
+
+
+@refusal
 def refuse_first_outputs(model: Any, x: Any) -> None:
     """Refuse a classifier that returns probabilities or no numbers, by its first samples.
 
@@ -203,8 +223,11 @@ def refuse_first_outputs(model: Any, x: Any) -> None:
         x: a tensor or a mapping of tensors; of other inputs nothing is looked at.
 
     Raises:
-        ValueError: see `check_no_probabilities`.
+        ValueError: for rows of numbers from 0 to 1 that all sum to 1.
         FloatingPointError: for what is NaN or infinite.
+
+    Warns:
+        UserWarning: where it has sigmoids, and all is between 0 and 1.
     """
     if not isinstance(model, nn.Module) or not isinstance(x, Tensor | Mapping):
         return
@@ -228,7 +251,16 @@ def refuse_first_outputs(model: Any, x: Any) -> None:
             "masked; look for such numbers in its weights and in this input and, where it runs in "
             "a lower precision, for some too large for that"
         )
-    check_no_probabilities(found)
+    rows = found.double()
+    inside = bool(((rows >= 0) & (rows <= 1)).all())
+    if inside and bool(((rows.sum(1) - 1).abs() < 1e-4).all()):
+        raise ValueError(
+            "the network returns probabilities: numbers from 0 to 1 that sum to 1 for every "
+            "sample; expected logits, which go into its softmax, or log probabilities"
+        )
+    # Small logits of an untrained network may all lie there, too.
+    if any(isinstance(layer, nn.Sigmoid) for layer in model.modules()):
+        _warn_of_sigmoids(rows)
 
 
 @refusal

@@ -42,7 +42,7 @@ from torch import Tensor, nn
 
 from symgen.fingerprints import code_fingerprint
 from symgen.masking.causal import causal_outputs
-from symgen.masking.functions import FunctionRunner, refuse_first_outputs
+from symgen.masking.functions import FunctionRunner, refuse_first_outputs, refuse_key
 from symgen.masking.hooks import (
     Cut,
     call,
@@ -110,21 +110,22 @@ def masked_outputs(
             NaN for a function that takes it for a missing value.
         batch_size: masked states per forward call; by default what free memory allows, up to a
             size that suits the device. It is halved, with a `BatchSizeWarning`, if memory runs out.
-        key: what identifies the model, and the mask value where that is a function. With it the
-            outputs are stored, and found again by whoever asks for the same.
+        key: what identifies the model and, under "masking", the mask value where that is a
+            function. With it the outputs are stored, and found again by whoever asks for the same.
         progress: show a progress bar.
 
     Returns:
         (sample, 2^n) in float64 on the CPU.
 
     Raises:
-        ValueError: for samples, labels, variables or a mask value that do not fit together, and
-            for a function that returns probabilities.
+        ValueError: for samples, labels, variables or a mask value that do not fit together, for
+            a model that returns probabilities, and for a key that tells too little.
         MemoryError: when 2^n states cannot be held, or not be split afterwards.
         FloatingPointError: when the network's logits of a sample are NaN or infinite.
         RuntimeError: when the network gives another output the second time (a random layer).
     """
 
+    refuse_key(key, baseline)
     refuse_other_channels(model, x)
     numbered = isinstance(variables, Tensor | np.ndarray)
 

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from symgen.fingerprints import code_fingerprint
 from symgen.masking.causal import LARGEST_OUTPUT, check_causal
-from symgen.masking.functions import FunctionRunner, refuse_first_outputs
+from symgen.masking.functions import FunctionRunner, refuse_first_outputs, refuse_key
 from symgen.masking.hooks import call, logits_of
 from symgen.masking.mask_values import MaskValue
 from symgen.masking.outputs import Value, Variables, _ids_and_mask, _labels, state_runner
@@ -71,6 +71,7 @@ def sampled_outputs(
                 v = torch.cat([_run(runner, states, batch_size, bar) for runner in runners])
         return {"v": v.clamp(-largest, largest)}
 
+    refuse_key(key, mask_value)
     numbered = isinstance(variables, Tensor | np.ndarray)
     tokens = hasattr(x, "keys") and isinstance(variables, TextVariables)
     counts = len(x["input_ids"] if tokens else x), len(target), len(variables)

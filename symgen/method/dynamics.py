@@ -303,6 +303,18 @@ def _refuse_no_runs(run: Any, baselines: Any) -> None:
 
 
 @refusal
+def _refuse_itself(run: Any, baselines: Sequence[Any]) -> None:
+    """Refuse a baseline that is the followed network at its end, from wherever it was loaded."""
+    last = run.key(run.steps[-1])
+    for number, one in enumerate(baselines):
+        if one.key(one.steps[-1]) == last:
+            raise ValueError(
+                f"baseline {number} is the network of the run itself at its last step, to which "
+                "all that it has transfers; give another network, trained on other data"
+            )
+
+
+@refusal
 def _refuse_other_steps(run: Any, steps: Sequence[int]) -> None:
     ascending = all(a < b for a, b in itertools.pairwise(steps))
     last = [*steps] == [-1]  # alone, as where no training is followed
@@ -414,5 +426,6 @@ def track(
     others = [at(b, b.steps[-1]) for b in baselines]
     _refuse_sampled(others)
     _refuse_other_samples(others)
+    _refuse_itself(run, baselines)
     bar = tqdm(steps, desc="checkpoints", disable=not progress, leave=False)
     return Dynamics(steps, [at(run, step) for step in bar], others, run.records)

@@ -90,7 +90,18 @@ def transfer(
 
 
 @refusal
+def refuse_no_interactions(*given: Any) -> None:
+    for one in given:
+        if isinstance(one, Tensor | np.ndarray | list | tuple):
+            raise ValueError(
+                f"{type(one).__name__} is given in place of Interactions; expected all that "
+                "extract or sparsify returns, and not its and_ or or_ alone"
+            )
+
+
+@refusal
 def _refuse_other_names(target: Interactions, baselines: Sequence[Interactions]) -> None:
+    refuse_no_interactions(target, *baselines)
     for number, baseline in enumerate(baselines):
         if target.names is None or baseline.names is None:
             continue
@@ -165,6 +176,7 @@ def order_spectrum(
     Returns:
         Shape (..., 2, n + 1): index 0 the positive sums, 1 the negative ones (<= 0), by order.
     """
+    refuse_no_interactions(inter)
     effects = inter.effects * torch.stack(inter.salient(tau, relative_to=relative_to), -2)
     if g is not None:
         effects = effects * torch.stack(g, -2)
@@ -341,6 +353,7 @@ def interaction_count(inter: Interactions, mass: float = 0.8) -> Float[Tensor, "
     Returns:
         N, NaN for a sample without any strength.
     """
+    refuse_no_interactions(inter)
     if not 0 < mass <= 1:
         raise ValueError(f"mass must be in (0, 1], got {mass}")
     largest = inter.effects.abs().sort(-1, descending=True).values

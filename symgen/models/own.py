@@ -1,6 +1,7 @@
 """A training of your own: its checkpoints, wherever and however they are kept."""
 
 import contextlib
+import copy
 import functools
 import logging
 import os
@@ -139,7 +140,8 @@ class Checkpoints:
         source = self._sources[step]
         # Building draws weights, which must change no other draw.
         with torch.random.fork_rng(devices=[]):
-            model = source() if callable(source) else self._build()
+            # A copy, since the weights go into it, and it may be the reader's own network.
+            model = source() if callable(source) else copy.deepcopy(self._build())
         if not isinstance(model, nn.Module):
             raise ValueError(
                 f"the function for step {step} returned {type(model).__name__}; expected a "

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -315,7 +316,9 @@ class Speed(NamedTuple):
 def measure_speed() -> Speed:
     """Time a few steps, masked outputs and splits on this machine, in some seconds."""
     samples, n = SPLIT[device().type]
-    with _one_thread(), torch.random.fork_rng(devices=[]):
+    with _one_thread(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # Of noise, which tells nothing of what the bill is for.
+        warnings.simplefilter("ignore")
         torch.manual_seed(0)
         steps, masked, split = [], [], 0.0
         for network, side, batch, few in TIMED[device().type]:

@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from symgen.checks import in_one_line
+from symgen.checks import equal_by_content, in_one_line
 from symgen.files import atomic
 from symgen.fingerprints import refusal
 from symgen.interactions import Interactions
@@ -51,6 +51,7 @@ PARTS = ("index", "is_or", "effects", "bias", "full", "objective", "gap", "held_
 MARGINS = (0.3, 0.05)
 
 
+@equal_by_content
 @in_one_line
 @dataclasses.dataclass(frozen=True, eq=False)
 class SampledInteractions:

@@ -1,6 +1,7 @@
 """The site: built strictly, and looked at in a real browser that is cut off from the network."""
 
 import base64
+import copy
 import inspect
 import io
 import re
@@ -868,3 +869,38 @@ def test_a_folder_without_executed_chapters_is_told(small, quickly, tmp_path):
     (tmp_path / "sweep" / "0a1b").mkdir(parents=True)
     with pytest.raises(site.BookError, match="no folder .* with executed chapters"):
         site.build(small, folder=tmp_path / "sweep")
+
+
+def test_a_copied_chapter_gets_a_page_and_labels_of_its_own(small):
+    """The site was refused for its labels, or built without it."""
+    first = executed("a_whole", [shown(value="stored")])
+    told = "(here)=\n## A part\n\n[the part](here), [there](here-too)"
+    exercise = "```{exercise}\n:label: by-hand\nDo it.\n```\n\n```{solution} by-hand\nSo.\n```"
+    first.cells += [nbformat.v4.new_markdown_cell(text) for text in (told, exercise)]
+    add(small, first)
+    copied = copy.deepcopy(first)
+    copied.cells[0].source = copied.cells[0].source.replace("a_whole", "A_copy")
+    copied.cells[1].source = copied.cells[1].source.replace("a_whole", "A_copy")
+    nbformat.write(copied, small / "chapters" / "A_copy.ipynb")
+    contents, names = presets.table_of_contents(small)
+    assert names == ["a_whole", "A_copy"]
+    assert [x["file"] for x in contents["chapters"]] == ["chapters/a_whole", "chapters/A_copy"]
+    pages = {name: presets.read_chapter(small, name) for name in names}
+    notebooks.label_apart(pages)
+    texts = {name: [x.source for x in page.cells[-2:]] for name, page in pages.items()}
+    assert texts["a_whole"] == [told, exercise]
+    assert texts["A_copy"] == [
+        told.replace("(here)", "(here-in-a-copy)"),
+        exercise.replace("by-hand", "by-hand-in-a-copy"),
+    ]
+
+
+def test_a_chapter_that_the_table_of_contents_lacks_is_in_its_last_part(tmp_path):
+    book = tmp_path / "book"
+    layout.lay_out(ROOT, book)
+    shutil.copyfile(book / "chapters/00_planted_logic.ipynb", book / "chapters/my_logic.ipynb")
+    contents, names = presets.table_of_contents(book)
+    assert names[-1] == "my_logic" and sorted(names) == presets.chapter_names(book)
+    assert contents["parts"][-1]["chapters"] == [{"file": "chapters/my_logic"}]
+    assert contents["parts"][:-1] == presets.read_yaml(book / "_toc.yml")["parts"]
+    assert presets.table_of_contents(ROOT)[0] == presets.read_yaml(ROOT / "_toc.yml")

@@ -88,3 +88,12 @@ def test_names_stay_in_their_place(name, tmp_path):
     for act in (lambda: push(FOUND, str(tmp_path), name), lambda: pull(str(tmp_path), name)):
         with pytest.raises(ValueError, match="no name of a file"):
             act()
+
+
+def test_a_hub_that_cannot_be_written_to_is_told_with_the_other_way(hub, monkeypatch):
+    def unreachable(*_, **__):
+        raise ConnectionError("Name or service not known")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", unreachable)
+    with pytest.raises(OSError, match=r"could not be written .*Name or service.*\"./me/results\""):
+        push(FOUND, "me/results")

@@ -265,3 +265,14 @@ def test_names_from_data_are_drawn_as_they_are(inter):
     ]
     for figure in drawn:
         assert r"$\foo_$" in shown_by(figure).replace("\n", " ")
+
+
+def test_a_figure_of_one_sample_is_not_drawn_of_several():
+    """It once showed the first of them, and did not say so."""
+    several = symgen.sparsify(torch.tensor([[0.0, 1.0, 1.0, 3.0], [0.0, 2.0, 0.0, 1.0]]))
+    for draw in (figures.plot_interactions, figures.plot_graph):
+        with pytest.raises(ValueError, match=r"of 2 samples are given, .* of one: inter\[0\]"):
+            draw(several)
+        draw(several[1])
+        draw(several[1:])
+        plt.close("all")

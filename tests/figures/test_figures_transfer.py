@@ -7,9 +7,10 @@ import pytest
 import torch
 from matplotlib.colors import to_hex, to_rgba
 
-from symgen import Interactions, figures, order_spectrum, transfer
+from symgen import Interactions, figures, order_spectrum, sparsify, transfer
 from symgen.figures import metric
 from symgen.figures.style import COLOURS
+from symgen.figures.transfer import _refuse_no_spectrum
 from symgen.method.statistics import interval
 from symgen.method.transfer import power_table
 
@@ -212,3 +213,9 @@ def test_every_study_has_its_panel_of_cuts(networks):
     figure, _ = figures.plot_similarity_cuts(pd.concat(rows))
     assert [ax.get_title() for ax in figure.axes if ax.axison] == ["a", "b", r"\$c\$"]
     assert [ax.axison for ax in figure.axes] == [True, True, True, False]
+
+
+def test_interactions_in_place_of_their_spectrum_are_told():
+    inter = sparsify(torch.tensor([0.0, 1.0, 1.0, 3.0]))
+    with pytest.raises(ValueError, match=r"expected strength by order: order_spectrum\(inter\)"):
+        _refuse_no_spectrum(inter, None)

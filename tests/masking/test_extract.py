@@ -11,7 +11,9 @@ from torch import nn
 from symgen import draw_patches, extract, masked_outputs, mean_feature
 from symgen.masking.extraction import _check as check
 from symgen.masking.hooks import Inputs
+from symgen.masking.sampled import sampled_outputs
 from symgen.masking.spans import TextVariables
+from symgen.split.design import draw_states
 
 TABLE, ROW = np.zeros((2, 3)), np.zeros(3)
 PICTURES = torch.rand(2, 1, 6, 6, generator=torch.Generator().manual_seed(0))
@@ -111,7 +113,9 @@ def test_a_network_that_ends_in_a_softmax_is_refused_at_hidden_layers_too(states
     value = mean_feature(sure, PICTURES)
     given = Inputs(PICTURES, [0, 1]), PATCHES, value
     with pytest.raises(ValueError, match="returns probabilities.*expected logits"):
-        extract(sure, *given, states=states, held_out=4, progress=False)
+        extract(
+            sure, *given, progress=False, **({"states": states, "held_out": 4} if states else {})
+        )
     extract(network(), *given, progress=False)
     with pytest.raises(ValueError, match="returns probabilities.*expected logits"):
         masked_outputs(sure, PICTURES, [0, 1], PATCHES, value, progress=False)
@@ -300,3 +304,42 @@ def test_a_network_may_take_arrays():
 
     found = extract(OfArrays().eval(), Inputs(np.eye(3)[:2], [1, 1]), OWN, 0.0, progress=False)
     assert found.total_effect.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ({"max_order": 1}, "max_order = 1 is of a sample .* give states"),
+        ({"held_out": 7}, "held_out = 7 is of a sample"),
+        ({"seed": 9}, "seed = 9 is of a sample"),
+        ({"batchsize": 4}, 'takes no batchsize.*"batch_size"'),
+        ({"key": "mine"}, r"key is 'mine'; expected a mapping .*\{\"network\": \"mine\""),
+    ],
+)
+def test_options_that_nothing_takes_are_refused(option, told):
+    with pytest.raises(ValueError, match=told):
+        extract(linear, Inputs(TABLE, [0, 1]), OWN, 1.0, progress=False, **option)
+
+
+def test_texts_as_labels_are_told_how_to_become_numbers():
+    for labels in (["m", "b"], np.array(["m", "b"])):
+        with pytest.raises(
+            ValueError, match=r"y holds texts, such as .*searchsorted\(model.classes_"
+        ):
+            extract(linear, Inputs(TABLE, labels), OWN, 1.0, progress=False)
+
+
+def test_a_key_tells_functions_that_make_mask_values_apart():
+    """Outputs with one value were once found again for another."""
+    given = network(), torch.ones(2, 1, 6, 6), [0, 1], SEGMENTS
+
+    def outputs(value, key):
+        return masked_outputs(*given, lambda model: torch.tensor(value), key=key, progress=False)
+
+    with pytest.raises(ValueError, match="outputs of any other would be found under this key"):
+        outputs(0.0, {"id": 1})
+    zero, five = (outputs(x, {"id": 1, "masking": f"{x}"}) for x in (0.0, 5.0))
+    assert not torch.equal(zero, five)
+    states = draw_states(3, 6)
+    with pytest.raises(ValueError, match="outputs of any other would be found under this key"):
+        sampled_outputs(*given, lambda model: torch.zeros(()), states, key={"id": 1})

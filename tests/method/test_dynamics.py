@@ -1,5 +1,6 @@
 """Phase boundaries are where App. I has them, and nowhere else."""
 
+import copy
 import dataclasses
 import functools
 import math
@@ -230,7 +231,8 @@ def test_what_extract_takes_and_returns_is_told_where_it_does_not_fit():
 @pytest.mark.parametrize("other", [0, 1, 2, 3])
 def test_a_training_is_followed_by_the_same_samples_throughout(other):
     """H of other samples would be a number like any other."""
-    run, *baselines = (symgen.Checkpoints([lambda: torch.nn.Linear(2, 2)] * 2) for _ in "abc")
+    run = symgen.Checkpoints([lambda: torch.nn.Linear(2, 2)] * 2)
+    baselines = [symgen.Checkpoints([lambda: torch.nn.Linear(2, 3)] * 2) for _ in "ab"]
     made = []
 
     def extract(network, key):
@@ -292,3 +294,21 @@ def test_a_training_is_not_followed_by_a_sample_of_the_states_which_the_baseline
 def test_phases_of_steps_that_do_not_ascend_are_refused(steps):
     with pytest.raises(ValueError, match="expected those of the checkpoints, ascending"):
         symgen.phases(steps, [0.4, 0.5, 0.6, 0.2], [5, 5, 3, 1], [6, 3, 2, 4])
+
+
+def test_a_baseline_that_is_the_run_itself_at_its_end_is_refused():
+    """H was 1 there, whichever file it was loaded from."""
+    layers = [torch.nn.Linear(2, 2) for _ in range(3)]
+
+    def of(network):
+        return lambda: network
+
+    run = symgen.Checkpoints([of(layers[0]), of(layers[1])])
+    same, other = (symgen.Checkpoints([of(copy.deepcopy(layers[k]))]) for k in (1, 2))
+
+    def extract(network, key):
+        return symgen.sparsify(torch.tensor([[0.0, 1.0, 1.0, 3.0]]))
+
+    with pytest.raises(ValueError, match="baseline 1 is the network of the run itself"):
+        symgen.track(run, [other, same], extract, progress=False)
+    assert symgen.track(run, [other], extract, progress=False).steps == [0, 1]

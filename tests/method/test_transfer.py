@@ -19,7 +19,12 @@ import symgen
 from symgen.checks import refuse_other_shapes
 from symgen.interactions import Interactions
 from symgen.method.removal import cross_entropy
-from symgen.method.transfer import _refuse_orders, pooled_power, refuse_no_share
+from symgen.method.transfer import (
+    _refuse_orders,
+    pooled_power,
+    refuse_no_interactions,
+    refuse_no_share,
+)
 
 SIZE = 16
 ORDER = symgen.interaction_order(4).tolist()
@@ -467,6 +472,9 @@ def test_errors_say_what_was_given():
         symgen.transfer(target, target, metric="cosine")
     with pytest.raises(ValueError, match=r"expected their transfer: transfer\(inter, baselines"):
         refuse_no_share(target)
+    for wrong in (target.and_, [target], (target.and_, target.or_)):
+        with pytest.raises(ValueError, match=r"in place of Interactions; expected all that"):
+            refuse_no_interactions(target, wrong)
     with pytest.raises(ValueError, match=r"orders is 2; expected several, .*: \[2\]"):
         _refuse_orders(2)
     with pytest.raises(ValueError, match=r"mass must be in \(0, 1\], got 2"):

@@ -219,6 +219,19 @@ def test_functions_of_a_loop_that_all_see_its_end_are_refused():
     assert [parts.load(step) for step in parts.steps] == networks
 
 
+def test_weights_go_into_a_copy_of_a_network_that_is_there(tmp_path):
+    """The reader's own network once got them, and all loads were one network."""
+    mine, files = nn.Linear(2, 2), []
+    for step in range(2):
+        files.append(tmp_path / f"{step}.pt")
+        torch.save(nn.Linear(2, 2).state_dict(), files[-1])
+    before = mine.weight.clone()
+    run = Checkpoints(files, lambda: mine)
+    first, last = run.load(0), run.load(1)
+    assert torch.equal(mine.weight, before) and not torch.equal(first.weight, last.weight)
+    assert run.key(0) != run.key(1)
+
+
 def test_weights_that_two_layers_share_are_kept_under_one_name(tmp_path):
     """As `save_pretrained` keeps the word embeddings of most language models."""
 

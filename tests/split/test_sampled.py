@@ -1,6 +1,7 @@
 """The sparsest model of sampled masked states: planted logic, certificates, and what is refused."""
 
 import copy
+import dataclasses
 import pickle
 
 import numpy as np
@@ -180,6 +181,9 @@ def test_they_are_read_again_as_they_were_saved(tmp_path, names):
         if isinstance(x, torch.Tensor):
             y = getattr(again, name)
             assert x.dtype == y.dtype and torch.equal(x, y), name
+    assert again == found and found[:1] != found and again != 3
+    other = dataclasses.replace(found, effects=found.effects + 1e-9)
+    assert other != found and dataclasses.replace(found, about={}) != found
     pd.testing.assert_frame_equal(again.to_frame(), found.to_frame())
     torch.testing.assert_close(again.errors, found.errors, rtol=0, atol=0, equal_nan=True)
     path.write_bytes(path.read_bytes()[:300])
