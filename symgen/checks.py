@@ -17,7 +17,10 @@ def in_one_line(kind: type) -> type:
 
     def told(self) -> str:
         gap = max(self.gap.flatten().tolist(), default=0.0)
-        return f"<{kind.__name__}: {self.bias.numel()} sample(s), n = {self.n}, gap <= {gap:.1e}>"
+        parts = [f"{self.bias.numel()} sample(s)", f"n = {self.n}", f"gap <= {gap:.1e}"]
+        if "held_out" in vars(self) and not (errors := self.errors.nanmean()).isnan():
+            parts.append(f"{errors:.1%} of the variance on held-out states unexplained")
+        return f"<{kind.__name__}: {', '.join(parts)}>"
 
     kind.__repr__ = told
     return kind

@@ -1,12 +1,14 @@
 """A folder of pictures, one subfolder a class, as the rows of a data set."""
 
 import functools
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from symgen.data.rows import Rows
+from symgen.fingerprints import refusal
 
 PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
 # Of every class, in the order of names: each of so many is held out where nobody has divided them.
@@ -28,8 +30,12 @@ def picture_splits(folder: Path, held_out: tuple[str, ...]) -> dict[str, Callabl
 
     Raises:
         ValueError: for an undivided folder with a class of fewer than five.
+
+    Warns:
+        UserWarning: of a subfolder without pictures, which is no class.
     """
     parts = {x: folder / x for x in ("train", *held_out) if classes_of(folder / x)}
+    _warn_of_empty(*(parts.values() if "train" in parts else [folder]))
     if "train" in parts:
         return {x: functools.partial(_rows, path, None) for x, path in parts.items()}
     classes = classes_of(folder)
@@ -42,6 +48,19 @@ def picture_splits(folder: Path, held_out: tuple[str, ...]) -> dict[str, Callabl
             "and test"
         )
     return {x: functools.partial(_rows, folder, x == "test") for x in ("train", "test")}
+
+
+@refusal
+def _warn_of_empty(*folders: Path) -> None:
+    for folder in folders:
+        classes = classes_of(folder)
+        subfolders = [x for x in folder.iterdir() if x.is_dir() and not x.name.startswith(".")]
+        if empty := sorted(x.name for x in subfolders if classes and x.name not in classes):
+            warnings.warn(
+                f"{', '.join(empty[:5])} in {folder} has no pictures ({' '.join(PICTURES)}) and is "
+                "left out of the classes",
+                stacklevel=5,
+            )
 
 
 def classes_of(folder: Path) -> dict[str, list[Path]]:

@@ -6,6 +6,7 @@ from PIL import Image
 
 import symgen
 from symgen.data.datasets import load_dataset
+from symgen.data.folders import picture_splits
 
 
 def picture(path, shade, size=8):
@@ -23,7 +24,6 @@ def pets(tmp_path, monkeypatch):
         picture(tmp_path / f"pets/dog/{i:02}.PNG", 100 + i)
     (tmp_path / "pets/dog/notes.txt").write_text("no picture")
     (tmp_path / "pets/.hidden").mkdir()
-    (tmp_path / "pets/empty").mkdir()
     return tmp_path / "pets"
 
 
@@ -86,3 +86,10 @@ def test_what_is_no_folder_of_pictures_is_told(pets, tmp_path):
     (pets / "cat" / "00.png").write_bytes(b"damaged")
     with pytest.raises(ValueError, match="1 of 25 images .*no file of PNG"):
         load_dataset(str(pets))
+
+
+def test_a_subfolder_without_pictures_is_told(pets):
+    (pets / "zzz").mkdir()
+    with pytest.warns(UserWarning, match="zzz in .* has no pictures .* left out of the classes"):
+        found = picture_splits(pets, ("test",))
+    assert "zzz" not in found["train"]().classes

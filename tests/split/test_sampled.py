@@ -181,6 +181,9 @@ def test_they_are_read_again_as_they_were_saved(tmp_path, names):
         if isinstance(x, torch.Tensor):
             y = getattr(again, name)
             assert x.dtype == y.dtype and torch.equal(x, y), name
+    assert f", {found.errors.mean():.1%} of the variance on held-out states unexplained>" in repr(
+        found
+    )
     assert again == found and found[:1] != found and again != 3
     other = dataclasses.replace(found, effects=found.effects + 1e-9)
     assert other != found and dataclasses.replace(found, about={}) != found
