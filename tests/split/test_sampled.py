@@ -186,6 +186,8 @@ def test_they_are_read_again_as_they_were_saved(tmp_path, names):
     )
     assert again == found and found[:1] != found and again != 3
     other = dataclasses.replace(found, effects=found.effects + 1e-9)
+    unknown = dataclasses.replace(found, objective=found.objective * torch.nan)
+    assert unknown == copy.deepcopy(unknown) != found
     assert other != found and dataclasses.replace(found, about={}) != found
     pd.testing.assert_frame_equal(again.to_frame(), found.to_frame())
     torch.testing.assert_close(again.errors, found.errors, rtol=0, atol=0, equal_nan=True)
