@@ -95,8 +95,8 @@ def extract(
         of samples and variables ("inputs"); with `states`, `SampledInteractions`.
 
     Raises:
-        ValueError: for inputs without x and y, and see `masked_outputs`; under torchrun also where
-            processes were given different things.
+        ValueError: for inputs without x and y, for options that nothing takes, and see
+            `masked_outputs`; under torchrun also where processes were given different things.
         RuntimeError: under torchrun, where another process failed or did not call this.
 
     Warns:

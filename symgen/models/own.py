@@ -195,8 +195,9 @@ def _refuse_late(sources: Sequence) -> None:
     for source in {id(source): source for source in sources}.values():
         if (code := getattr(source, "__code__", None)) is None:
             continue
-        cells, given = source.__closure__ or (), source.__defaults__ or ()
-        seen.append((code, *map(id, cells), *map(id, given), repr(source.__kwdefaults__)))
+        holds = [getattr(source, "__self__", None), *(source.__closure__ or ())]
+        given = source.__defaults__, source.__kwdefaults__
+        seen.append((code, *map(id, holds), *map(id, given)))
         if seen.count(seen[-1]) > 1:
             raise ValueError(
                 f"two checkpoints are the same function {source.__name__}, as where it is made in "

@@ -215,6 +215,8 @@ def test_functions_of_a_loop_that_all_see_its_end_are_refused():
 
     made = Checkpoints([of(network) for network in networks])
     assert [made.load(step) for step in made.steps] == networks
+    steps = [types.MethodType(lambda network: network, network) for network in networks]
+    assert [Checkpoints(steps).load(step) for step in range(3)] == networks
     parts = Checkpoints([functools.partial(networks.__getitem__, k) for k in range(3)])
     assert [parts.load(step) for step in parts.steps] == networks
 
