@@ -73,12 +73,19 @@ def problems(stored: nbformat.NotebookNode, source: nbformat.NotebookNode) -> li
     return found
 
 
-def ran_with(book: Path, name: str, executed: nbformat.NotebookNode) -> tuple[str, dict[str, Any]]:
+def ran_with(
+    book: Path, name: str, executed: nbformat.NotebookNode, source: nbformat.NotebookNode
+) -> tuple[str, dict[str, Any]]:
     """Return the preset that a chapter ran with, and the parameters that are not the preset's.
 
     What the run itself tells counts: a copy that another program made says what it was copied from.
+
+    Args:
+        book, name: of the chapter.
+        executed: a copy of it.
+        source: the chapter as it lies in the book.
     """
-    about, own = executed.metadata["symgen"], notebooks.defaults(read_chapter(book, name))
+    about, own = executed.metadata["symgen"], notebooks.defaults(source)
     told = notebooks.provenance_record(executed).get("parameters", {})
     preset = told.get("preset", about["preset"])
     of_preset = read_preset(book, preset).get(name, {}) if preset in preset_names(book) else {}

@@ -215,11 +215,12 @@ def _costs(book: Path, sources: list[Path]) -> pd.DataFrame:
     """Return what each chapter took at each preset, from its executed copies that are not stale."""
     folders = [*sources, *(edition_folder(book, e) for e in ("quick", *edition_names(book)))]
     rows: dict[tuple[str, str], dict] = {}
-    for name, folder in itertools.product(chapter_names(book), folders):
+    sources_of = {name: read_chapter(book, name) for name in chapter_names(book)}
+    for (name, own), folder in itertools.product(sources_of.items(), folders):
         executed = notebooks.read_executed(folder / f"{name}.ipynb")
-        if executed and not problems(executed, read_chapter(book, name)):
+        if executed and not problems(executed, own):
             about, record = executed.metadata.symgen, notebooks.provenance_record(executed)
-            preset, changed = ran_with(book, name, executed)
+            preset, changed = ran_with(book, name, executed, own)
             if changed:
                 continue
             found = {
@@ -258,13 +259,14 @@ def _page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:
             page = notebooks.scrub(notebooks.refresh(executed, own) or executed, book, name)
             break
     older = bool(problems(page, own))
+    ran = ran_with(book, name, page, own) if "symgen" in page.metadata else ("", {})
     if page is not own:
         page.cells = notebooks.with_data(page.cells)
     for cell in page.cells:
         if cell.cell_type == "markdown" and cell.source.startswith("# "):
             title, _, rest = cell.source.partition("\n")
             title = f"# {_number(name)}{title.removeprefix('# ')}"
-            about = _failure(failed, page) + _summary(book, name, page, older)
+            about = _failure(failed, page) + _summary(page, older, *ran)
             cell.source = f"{title}\n\n{about}\n\n{rest}"
             break
     page.cells = list(notebooks.with_warnings(page.cells))
@@ -299,18 +301,17 @@ def _failure(failed: Path | None, page: nbformat.NotebookNode) -> str:
     )
 
 
-def _summary(book: Path, name: str, page: nbformat.NotebookNode, older: bool) -> str:
+def _summary(page: nbformat.NotebookNode, older: bool, preset: str, changed: dict[str, Any]) -> str:
     """Return the line that says what produced a page; parameters of its preset stand in a cell.
 
     Args:
-        book, name: of the chapter.
-        page: what is shown of it.
+        page: what is shown of a chapter.
         older: whether today's code would give another one.
+        preset, changed: of `ran_with`.
     """
     about, record = page.metadata.get("symgen"), notebooks.provenance_record(page)
     if not about:
         return '<p class="edition">This chapter has not been executed yet.</p>'
-    preset, changed = ran_with(book, name, page)
     parts = [f"Preset <b>{plain(preset)}</b>"]
     if "dataset" in record.get("parameters", {}):
         parts.append(f"data {plain(record['parameters']['dataset'])}")

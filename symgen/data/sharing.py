@@ -44,21 +44,18 @@ def push(
     place = _id(place)
     from huggingface_hub import HfApi
 
-    hub = HfApi()
-    try:
-        hub.create_repo(place, repo_type="dataset", private=True, exist_ok=True)
-        with tempfile.TemporaryDirectory() as folder:
-            found.save(Path(folder) / file)
-            hub.upload_file(
-                path_or_fileobj=Path(folder) / file, path_in_repo=file, repo_id=place,
-                repo_type="dataset",
-            )  # fmt: skip
-    except Exception as error:  # of the hub's library or of its way to the network
-        raise OSError(
-            f'"{place}" could not be written to on the hub ({type(error).__name__}: {error}). '
-            f'A folder of that name is given as "./{place}"; the hub asks for a login, by '
-            "`hf auth login`, and a name of yours before the slash"
-        ) from error
+    hub, kind = HfApi(), "dataset"
+    with tempfile.TemporaryDirectory() as folder:
+        found.save(path := Path(folder) / file)
+        try:
+            hub.create_repo(place, repo_type=kind, private=True, exist_ok=True)
+            hub.upload_file(path_or_fileobj=path, path_in_repo=file, repo_id=place, repo_type=kind)
+        except Exception as error:  # of the hub's library or of its way to the network
+            raise OSError(
+                f'"{place}" could not be written to on the hub ({type(error).__name__}: {error}). '
+                f'A folder of that name is given as "./{place}"; the hub asks for a login, by '
+                "`hf auth login`, and a name of yours before the slash"
+            ) from error
 
 
 def pull(

@@ -1,6 +1,7 @@
 """From a network and samples to their interactions: outputs on masked states, then the split."""
 
 import dataclasses
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -148,11 +149,12 @@ def _refuse_unused(states: Any, held_out: int, max_order: Any, seed: int, option
     refuse_key(options.get("key"))
     for name in options.keys() - {*(known := ("batch_size", "key", "progress"))}:
         raise ValueError(f"extract takes no {name}.{nearest(name, known)}")
+    usual = inspect.signature(extract).parameters
     given = {"held_out": held_out, "max_order": max_order, "seed": seed}
-    for name, usual in {"held_out": 100, "max_order": None, "seed": 0}.items():
-        if states is None and given[name] != usual:
+    for name, value in given.items() if states is None else ():
+        if value != usual[name].default:
             raise ValueError(
-                f"{name} = {given[name]} is of a sample of the masked states, and all of them are "
+                f"{name} = {value} is of a sample of the masked states, and all of them are "
                 "run: give states, or leave it out"
             )
 
@@ -180,7 +182,7 @@ def _check(
         raise ValueError("inputs has no samples; pass one or more")
     if type(inputs.y).__name__ == "Series":
         raise ValueError("y is a Series; pass its numbers: y.to_numpy()")
-    if np.asarray(inputs.y if not isinstance(inputs.y, Tensor) else 0).dtype.kind in "OUS":
+    if isinstance(inputs.y[0], str):
         raise ValueError(
             f"y holds texts, such as {inputs.y[0]!r}; expected the column of each label's class in "
             "the outputs: np.searchsorted(model.classes_, y)"

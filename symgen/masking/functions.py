@@ -12,11 +12,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from symgen.fingerprints import refusal, same_numbers
-from symgen.masking.hooks import call, logits_of
+from symgen.masking.hooks import logits_of
 from symgen.masking.mask_values import MaskValue
 from symgen.masking.patches import ImageVariables
-from symgen.masking.states import ALIVE, Runner, evaluating, log_odds, present_at
-from symgen.memory import batch_budget, device_of, dtype_of
+from symgen.masking.states import ALIVE, Runner, log_odds, present_at, refuse_changed_inputs
+from symgen.memory import batch_budget, device_of
 
 # States at once, as far as memory goes: what a call of a small function costs is the call.
 STATES = 1024
@@ -216,33 +216,26 @@ def refuse_key(key: Any, mask_value: Any = None) -> None:
 
 @refusal
 def refuse_first_outputs(model: Any, x: Any) -> None:
-    """Refuse a classifier that returns probabilities or no numbers, by its first samples.
+    """Refuse what writes into its samples, and networks of probabilities or no numbers.
 
     Args:
-        model: any; a function is looked at by its runner.
-        x: a tensor or a mapping of tensors; of other inputs nothing is looked at.
+        model: any; what a function returns is looked at by its runner.
+        x: samples, of which the first are tried; see `refuse_changed_inputs`.
 
     Raises:
-        ValueError: for rows of numbers from 0 to 1 that all sum to 1.
+        ValueError: also for rows of numbers from 0 to 1 that all sum to 1.
         FloatingPointError: for what is NaN or infinite.
 
     Warns:
         UserWarning: where it has sigmoids, and all is between 0 and 1.
     """
-    if not isinstance(model, nn.Module) or not isinstance(x, Tensor | Mapping):
-        return
-
-    def some(x: Any) -> Any:
-        # A copy, which the network may write into.
-        x = x[:FIRST].clone().to(device_of(model)) if isinstance(x, Tensor) else x
-        floating = isinstance(x, Tensor) and x.is_floating_point()
-        return x.to(dtype_of(model)) if floating else x
-
-    found = torch.zeros(0)
+    network, found = isinstance(model, nn.Module), torch.zeros(0)
+    gave = refuse_changed_inputs(model, x, FIRST if network else 1)
     # Whatever else is amiss is told by what runs next.
-    with contextlib.suppress(Exception), evaluating(model), torch.inference_mode():
-        first = {k: some(each) for k, each in x.items()} if isinstance(x, Mapping) else some(x)
-        found = logits_of(call(model, first))
+    with contextlib.suppress(Exception):
+        # Of an array the runner sees masked ones, too.
+        if network and not isinstance(x, np.ndarray):
+            found = logits_of(gave)
     if found.dim() != 2 or found.shape[1] < 2:
         return
     if len(wrong := (~found.isfinite().all(1)).nonzero()):

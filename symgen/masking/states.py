@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -55,34 +55,46 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @refusal
-def refuse_changed_inputs(model: Any, x: Any) -> None:
+def refuse_changed_inputs(model: Any, x: Any, count: int = 1) -> Any:
     """Refuse a network or function that writes into what it is given: the samples themselves.
 
     Args:
         model: any.
-        x: floating samples, of which it is given a copy of the first; nothing else is looked at.
+        x: samples, of which it is given a copy of the first; of others than floating ones it is
+            not looked whether the copy stays as it was.
+        count: of the samples it is given.
+
+    Returns:
+        What it gives for them; None where it raises, as what runs next will tell.
 
     Raises:
         ValueError: where the copy is another one afterwards.
     """
-    floating = isinstance(x, Tensor) and x.is_floating_point()
-    if not (floating or (isinstance(x, np.ndarray) and x.dtype.kind == "f")) or not len(x):
-        return
     network = isinstance(model, nn.Module)
-    first = x[:1].copy() if isinstance(x, np.ndarray) else x[:1].detach().clone()
-    if network and isinstance(first, Tensor):
-        first = first.to(device_of(model), dtype_of(model))
-    before = torch.as_tensor(first).clone()
-    # Whatever else is amiss is told by what runs next.
-    held = evaluating(model) if network else contextlib.nullcontext()
+    array = isinstance(x, np.ndarray)
+    floating = x.dtype.kind == "f" if array else isinstance(x, Tensor) and x.is_floating_point()
+    if not (floating or (network and isinstance(x, Tensor | Mapping))) or not len(x):
+        return None
+
+    def copied(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x[:count].copy() if array else x
+        first = x[:count].detach().clone()
+        return first.to(*placed[: 1 + first.is_floating_point()]) if network else first
+
+    placed = (device_of(model), dtype_of(model)) if network else ()
+    given = {k: copied(v) for k, v in x.items()} if isinstance(x, Mapping) else copied(x)
+    before = torch.as_tensor(given).clone() if floating else None
+    found, held = None, evaluating(model) if network else contextlib.nullcontext()
     with contextlib.suppress(Exception), held, torch.inference_mode():
-        model(first)
-    if not torch.equal(torch.as_tensor(first).nan_to_num(), before.nan_to_num()):
+        found = model(**given) if isinstance(given, dict) else model(given)
+    if floating and not torch.equal(torch.as_tensor(given).nan_to_num(), before.nan_to_num()):
         raise ValueError(
             f"the {'network' if network else 'function'} writes into the samples that it is given, "
             "such as by x -= mean or x.sub_(mean), so that they are others each time; write "
             "x = x - mean, or give lambda x: model(x.clone())"
         )
+    return found
 
 
 class Runner:

@@ -33,7 +33,7 @@ from symgen.models.registry import build_network, device, lookup
 from symgen.split.design import candidates, draw_states
 from symgen.split.published import RATES, published
 from symgen.split.sampled import sparsify_sampled
-from symgen.split.sparsify import sparsify
+from symgen.split.sparsify import DeadOutputWarning, sparsify
 
 # Networks that are timed: name, pixels a side, samples of a step, and variables of the two samples
 # that are masked. A step of the first is mostly overhead, one of the second arithmetic. A GPU takes
@@ -318,7 +318,7 @@ def measure_speed() -> Speed:
     samples, n = SPLIT[device().type]
     with _one_thread(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # Of noise, which tells nothing of what the bill is for.
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", DeadOutputWarning)
         torch.manual_seed(0)
         steps, masked, split = [], [], 0.0
         for network, side, batch, few in TIMED[device().type]:

@@ -343,3 +343,9 @@ def test_a_key_tells_functions_that_make_mask_values_apart():
     states = draw_states(3, 6)
     with pytest.raises(ValueError, match="outputs of any other would be found under this key"):
         sampled_outputs(*given, lambda model: torch.zeros(()), states, key={"id": 1})
+
+
+def test_targets_of_several_tokens_are_no_labels():
+    """Lists of several lengths are no array."""
+    with pytest.raises(ValueError, match="target is list; expected one whole number"):
+        extract(linear, Inputs(TABLE, [[1, 2], [3]]), OWN, 1.0, progress=False)

@@ -253,10 +253,10 @@ def test_what_is_below_the_layer_does_not_run_on_every_state(images, plain):
     variables = draw_patches(3, n=6, grid=3)
     mask_value = zero_feature(plain, "features.2")
     masked_outputs(plain, x, target, variables, mask_value, batch_size=16, progress=False)
-    # Besides the masked states, 4 batches a sample: the plain forwards of the checks, one of all
-    # first samples among them, and a few trials of the cut.
-    assert counts["features.0"] < 3 * 4 + 24 + 3
-    assert 3 * 64 <= counts["features.3"] < 3 * 64 + 20 + 3
+    # Besides the masked states, 4 batches a sample: the plain forwards of the checks, and a few
+    # trials of the cut.
+    assert counts["features.0"] < 3 * 4 + 24
+    assert 3 * 64 <= counts["features.3"] < 3 * 64 + 20
 
 
 def test_the_mean_feature_is_the_mean_of_each_channel_and_position(images, plain):
@@ -484,12 +484,16 @@ def test_numbers_that_are_not_finite_are_told_with_their_sample(images, plain):
         masked_outputs(network(Ratio), x, target, variables, at_input, **run)
     missing = x.clone()
     missing[1, 0, 3, 3] = torch.nan
-    with pytest.raises(FloatingPointError, match="sample 1: .* NaN .* and in this input"):
+    with pytest.raises(
+        FloatingPointError, match="sample 1: the network.s logits are NaN .* and in this input"
+    ):
         masked_outputs(plain, missing, target, variables, mask_value, **run)
     with pytest.raises(ValueError, match="the mask value holds NaN"):
         masked_outputs(plain, x, target, variables, mean_feature(plain, missing), **run)
     plain.head.weight.data[0, 0] = torch.inf
-    with pytest.raises(FloatingPointError, match="sample 0: .* nothing masked; .* weights"):
+    with pytest.raises(
+        FloatingPointError, match="sample 0: the network.s logits are .* nothing masked; .* weights"
+    ):
         masked_outputs(plain, x, target, variables, mask_value, **run)
 
 
