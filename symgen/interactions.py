@@ -1,10 +1,10 @@
-"""`Interactions`: the AND and OR effects of a batch of samples, and what can be asked of them."""
+"""`Interactions`: the AND and OR effects of a batch of samples."""
 
 import dataclasses
 import html
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,51 +15,40 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from symgen.checks import (
-    in_one_line,
-    known_as_relabelled,
-    refuse_inner_ellipsis,
-    refuse_other_shapes,
-    refuse_sampled,
-)
-from symgen.files import atomic
+from symgen.names import unknown
+from symgen.storage import atomic
 from symgen.transforms import and_or_outputs, count_variables, interaction_order, moebius
 
 if TYPE_CHECKING:
     import shapiq
-    import xarray
 
-# Files of the format before have neither names nor an identity.
-FORMAT, BEFORE = "symgen.interactions.3", "symgen.interactions.2"
+FORMAT = "symgen.interactions.4"
 SALIENT_SHARE = 0.05
-# Interactions that a notebook shows of what it is given.
+# Number of interactions that a notebook shows.
 SHOWN = 5
 
 
-@in_one_line
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Interactions:
     """AND and OR effects of one or many samples: the logical model of Eq. 3.
 
-    Index T in 0..2**n - 1 stands for the set of variables whose bits are set. Entry 0 (the
-    empty set) is always 0, and so are the OR effects of single variables, which equal AND
-    effects and are counted there.
+    Index T in 0..2**n - 1 is the set of variables whose bits are set. Entry 0 (the empty set) is
+    always 0. OR effects of single variables are 0 too: they equal AND effects and are counted there.
 
     Attributes:
         and_: AND effects, shape (..., 2**n), in units of v (log odds).
         or_: OR effects, same shape.
         bias: v on the fully masked input, shape (...).
         objective: sum of all absolute effects, shape (...).
-        gap: certified relative distance of the objective to the optimum, shape (...).
-        full: v on the unmasked input, v[N] of the network, shape (...). The model's own d[N] may
-            miss it by the noise.
-        names: of the variables, an array of texts (..., n), or None. Given as a list of n names
-            that all samples share, or as one such list for each sample.
-        about: what identifies the network and the inputs; anything JSON can hold.
+        gap: certified relative distance of the objective from the optimum, shape (...).
+        full: v[N] of the network on the unmasked input, shape (...). The model's own d[N] may
+            differ from it by the noise.
+        names: of the variables, an array of texts (..., n), or None. One list of n names, shared
+            by all samples, or one list per sample.
+        is_relabelled: whether variables were renamed on purpose; see `relabelled`.
 
     Raises:
-        ValueError: for shapes that do not belong together, names of another number of variables
-            or samples, or an identity that JSON cannot hold.
+        ValueError: for shapes that do not fit together, or a wrong number of names.
     """
 
     and_: Float[Tensor, "*batch state"]
@@ -69,57 +58,40 @@ class Interactions:
     gap: Float[Tensor, "*batch"]
     full: Float[Tensor, "*batch"]
     names: Any = None
-    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    is_relabelled: bool = False
 
     def __post_init__(self) -> None:
         count_variables(self.and_, "and_")
-        if self.and_.shape != self.or_.shape or self.and_.shape[:-1] != self.bias.shape:
+        batch = self.and_.shape[:-1]
+        wrong = {k: tuple(x.shape) for k, x in self.tensors().items() if x.shape[: len(batch)] != batch}
+        if self.or_.shape != self.and_.shape or wrong or self.bias.shape != batch:
+            shapes = {k: tuple(x.shape) for k, x in self.tensors().items()}
             raise ValueError(
-                "and_ and or_ must have one shape (..., 2**n) and bias the shape (...); got "
-                f"{tuple(self.and_.shape)}, {tuple(self.or_.shape)}, {tuple(self.bias.shape)}"
+                f"the shapes are {shapes}; expected (..., 2**n) for and_ and or_, and (...) for "
+                "the others"
             )
-        refuse_other_shapes(self)
         if self.names is not None:
-            object.__setattr__(self, "names", self._named(self.names))
-        if self.about:
-            try:
-                # As it will come back from a file.
-                object.__setattr__(self, "about", json.loads(json.dumps(dict(self.about))))
-            except (TypeError, ValueError) as error:
-                raise ValueError(
-                    f"about = {self.about!r:.200} cannot be kept ({error}); expected a mapping of "
-                    "texts, numbers and lists, such as a fingerprint of what is meant"
-                ) from None
+            object.__setattr__(self, "names", self._checked_names())
 
-    def _named(self, names: Any) -> np.ndarray:
-        """Return names as an array of texts (..., n)."""
+    def _checked_names(self) -> np.ndarray:
         shape = (*self.bias.shape, self.n)
         try:
-            found = np.array(names if isinstance(names, np.ndarray) else list(names))
-            if found.ndim == 1 or found.shape == shape:
-                return np.broadcast_to(found.astype(str), shape)
-        except (TypeError, ValueError):  # lists of several lengths
-            found = np.array([len(x) for x in names])
-        raise ValueError(
-            f"names are of shape {found.shape}; expected a list of {self.n} names, or one for each "
-            f"sample: {shape}"
-        )
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether all tensors are the same, NaN included, and names and identity."""
-        if not isinstance(other, Interactions):
-            return NotImplemented
-        mine, others = self.tensors(), other.tensors()
-        pairs = ((mine[k].cpu().numpy(), others[k].cpu().numpy()) for k in mine)
-        return (
-            all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
-            and np.array_equal(self.names, other.names)
-            and self.about == other.about
-        )
+            names = np.array(self.names)
+        except ValueError:  # lists of different lengths
+            names = np.array([len(x) for x in self.names])
+        if names.shape not in ((self.n,), shape):
+            raise ValueError(
+                f"names have shape {names.shape}; expected {self.n} names, or one list per sample: "
+                f"{shape}"
+            )
+        return np.broadcast_to(names.astype(str), shape)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what was measured, by name: all but the names and the identity."""
+        """Return all tensors by name."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[:6]}
+
+    def __repr__(self) -> str:
+        return f"Interactions({self.bias.numel()} samples, n = {self.n})"
 
     @property
     def n(self) -> int:
@@ -138,7 +110,7 @@ class Interactions:
 
     @property
     def possible(self) -> int:
-        """Number of interactions there could be: ANDs of any variables, ORs of two or more.
+        """Number of possible interactions: ANDs of any variables, ORs of two or more.
 
         Example:
             >>> Interactions.from_moebius(torch.tensor([0.0, 1.0, 1.0, 1.0])).possible
@@ -151,34 +123,42 @@ class Interactions:
         """Both types stacked, shape (..., 2, 2**n): AND first, then OR."""
         return torch.stack([self.and_, self.or_], -2)
 
-    def __getitem__(self, index) -> "Interactions":
+    def __getitem__(self, index: Any) -> "Interactions":
         """Return the interactions of some samples: any index of the leading axes."""
-        refuse_inner_ellipsis(index)
-        place = np.asarray(index.cpu()) if isinstance(index, Tensor) else index
+        if isinstance(index, tuple) and Ellipsis in [x for x in index if not isinstance(x, Tensor)]:
+            raise IndexError(f"index {index} holds '...'; use ':' for each leading axis")
+        place = index.cpu().numpy() if isinstance(index, Tensor) else index
         names = None if self.names is None else self.names[place]
         chosen = {k: x[index] for k, x in self.tensors().items()}
         return dataclasses.replace(self, **chosen, names=names)
 
     def __len__(self) -> int:
         if self.and_.ndim == 1:
-            raise TypeError("these are the interactions of one sample; they have no length")
+            raise TypeError("the interactions of a single sample have no length")
         return len(self.and_)
 
     def to(self, device: torch.device | str) -> "Interactions":
         """Return a copy on another device."""
         return dataclasses.replace(self, **{k: x.to(device) for k, x in self.tensors().items()})
 
-    @known_as_relabelled
     def relabelled(self, labels: Sequence[int]) -> "Interactions":
-        """Return the same interactions with variable i renamed to labels[i]."""
+        """Return the same interactions with variable i renamed to labels[i].
+
+        Raises:
+            ValueError: if the labels are not a permutation of 0..n - 1.
+        """
         if sorted(labels) != list(range(self.n)):
-            raise ValueError(f"labels must be a permutation of 0..{self.n - 1}, got {labels}")
+            raise ValueError(f"labels are {labels}; expected a permutation of 0..{self.n - 1}")
         states = torch.arange(2**self.n, device=self.and_.device)
         # Entry T of the result is the entry whose renamed index is T.
         source = sum(((states >> label) & 1) << i for i, label in enumerate(labels))
         names = None if self.names is None else self.names[..., np.argsort(labels)]
         return dataclasses.replace(
-            self, and_=self.and_[..., source], or_=self.or_[..., source], names=names
+            self,
+            and_=self.and_[..., source],
+            or_=self.or_[..., source],
+            names=names,
+            is_relabelled=True,
         )
 
     def predict(self) -> Float[Tensor, "*batch state"]:
@@ -196,10 +176,10 @@ class Interactions:
 
         Args:
             tau: threshold, a number or a tensor (...); None means 0.05 relative to "max".
-            relative_to: what tau is a share of: "max", each sample's largest absolute effect
-                of both types; "total effect", the mean of abs(v[N] - v[0]) over samples (App. M);
-                or "absolute" (the default where tau is given): tau is in units of v.
-            top: keep the `top` largest of each sample instead (Algorithm 1); no tau then.
+            relative_to: the scale of tau. "max": the sample's largest absolute effect of both
+                types. "total effect": the mean of abs(v[N] - v[0]) over the last leading axis,
+                the samples of one network (App. M). "absolute", the default if tau is given: v.
+            top: keep this many strongest interactions per sample instead (Algorithm 1).
 
         Raises:
             ValueError: for contradictory or unknown arguments, or a negative tau.
@@ -207,10 +187,10 @@ class Interactions:
         size = self.effects.abs()
         if top is None:
             kept = size > self.threshold(tau, relative_to)[..., None, None]
-        elif tau is not None or relative_to is not None or top < 1:
+        elif tau is not None or relative_to is not None or not isinstance(top, int) or top < 1:
             raise ValueError(
-                "give either tau (with relative_to) or a positive top alone, "
-                f"got tau={tau}, relative_to={relative_to!r}, top={top}"
+                f"tau is {tau}, relative_to {relative_to!r} and top {top}; expected either tau "
+                "(with relative_to), or top alone as a whole number >= 1"
             )
         else:
             flat = size.flatten(-2)
@@ -225,55 +205,47 @@ class Interactions:
         """Return the saliency threshold of every sample in units of v; see `salient`."""
         if tau is None:
             tau, relative_to = SALIENT_SHARE, relative_to or "max"
-        scales = {
-            "max": lambda: self.effects.abs().amax((-2, -1)),
-            "total effect": lambda: self.total_effect.mean(),
-            "absolute": lambda: torch.ones_like(self.bias),
-        }
         relative_to = relative_to or "absolute"
-        if relative_to not in scales:
-            raise ValueError(f"relative_to must be one of {list(scales)}, got {relative_to!r}")
+        if relative_to == "max":
+            scale = self.effects.abs().amax((-2, -1))
+        elif relative_to == "total effect":
+            scale = self.total_effect
+            scale = scale.mean(-1, keepdim=True) if scale.ndim else scale
+        elif relative_to == "absolute":
+            scale = torch.ones_like(self.bias)
+        else:
+            raise unknown("relative_to", relative_to, ["max", "total effect", "absolute"])
         tau = torch.as_tensor(tau, dtype=self.and_.dtype, device=self.and_.device)
         if not bool((tau >= 0).all()):
-            raise ValueError(f"tau must be a number >= 0, got {tau.tolist()}")
-        return (tau * scales[relative_to]()).expand(self.bias.shape)
+            raise ValueError(f"tau is {tau.tolist()}; expected a number >= 0")
+        return (tau * scale).expand(self.bias.shape)
 
     def members(self, index: int) -> tuple[int, ...]:
         """Return the variables of index T, ascending."""
         return tuple(i for i in range(self.n) if index >> i & 1)
 
-    def to_frame(
-        self, names: Sequence[str] | Sequence[Sequence[str]] | None = None
-    ) -> pd.DataFrame:
-        """Return the nonzero interactions as a tidy table, largest first within a sample.
+    def to_frame(self, names: Sequence[str] | Sequence[Sequence[str]] | None = None) -> pd.DataFrame:
+        """Return the nonzero interactions as a tidy table, strongest first within a sample.
 
         Args:
-            names: of the n variables of one sample; of several, one such list for each, since
-                samples have variables of their own. Without, the names that are known, or else
-                the variables' numbers.
+            names: of the variables, as in the class; by default the stored names, or numbers.
 
         Returns:
             Columns sample, type ("and" or "or"), members (names joined by commas), order,
             effect (log odds), index.
         """
+        if names is not None:
+            return dataclasses.replace(self, names=names).to_frame()
         effects = self.effects.reshape(-1, 2, 2**self.n).cpu().numpy()
         sample, kind, index = np.nonzero(effects)
-        if names is None:
-            labels = self._labels()
-        else:
-            labels = [names] if any(isinstance(x, str) for x in names) else list(names)
-        if len(labels) != len(effects) or any(len(x) != self.n for x in labels):
-            raise ValueError(
-                f"names must be a list of {self.n} names for each of {len(effects)} samples, got "
-                f"{len(labels)} with {sorted({len(x) for x in labels})} names; pass "
-                "[names] * len(inter) where the variables of all samples have the same names"
-            )
+        names = range(self.n) if self.names is None else self.names
+        labels = np.broadcast_to(names, (*self.bias.shape, self.n)).reshape(-1, self.n)
         frame = pd.DataFrame(
             {
                 "sample": sample,
                 "type": np.array(["and", "or"])[kind],
                 "members": [
-                    ", ".join(str(labels[s][i]) for i in self.members(int(t)))
+                    ", ".join(str(labels[s, i]) for i in self.members(int(t)))
                     for s, t in zip(sample, index, strict=True)
                 ],
                 "order": self.order.cpu().numpy()[index],
@@ -281,108 +253,44 @@ class Interactions:
                 "index": index,
             }
         )
-        ranked = frame.assign(size=frame["effect"].abs())
-        ranked = ranked.sort_values(["sample", "size"], ascending=[True, False], kind="stable")
-        return ranked.drop(columns="size").reset_index(drop=True)
-
-    def _labels(self) -> np.ndarray:
-        """Return the names of every sample's variables, or their numbers."""
-        known = range(self.n) if self.names is None else self.names
-        return np.broadcast_to(known, (*self.bias.shape, self.n)).reshape(-1, self.n)
+        strongest = np.lexsort((-frame["effect"].abs(), frame["sample"]))
+        return frame.iloc[strongest].reset_index(drop=True)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: what these are, and the largest effects."""
-        size = self.effects.abs().flatten()
-        best = size.topk(min(SHOWN, len(size))).indices[: int((size > 0).sum())].cpu().numpy()
-        sample, kind, index = np.unravel_index(best, (self.bias.numel(), 2, 2**self.n))
-        labels = self._labels()
-        rows = pd.DataFrame({
-            "sample": sample,
-            "type": np.array(["and", "or"])[kind],
-            "members": [
-                ", ".join(str(labels[s][i]) for i in self.members(int(t)))
-                for s, t in zip(sample, index, strict=True)
-            ],
-            "effect": self.effects.flatten().cpu().numpy()[best],
-        })  # fmt: skip
-        about = "".join(f"; {k}: {v}" for k, v in self.about.items())
-        told = f"{self.bias.numel()} sample(s), n = {self.n} variables{about}. Largest effects:"
+        """Return the text that a notebook shows: a title and the strongest effects."""
+        first = self if self.bias.ndim == 0 else self[(0,) * self.bias.ndim]
+        rows = first.to_frame().head(SHOWN)[["type", "members", "effect"]]
         table = rows.to_html(index=False, border=0, float_format="{:+.3f}".format)
-        return f"<p>{html.escape(told)}</p>{table}"
-
-    def to_xarray(self, dims: Sequence[str] = ("sample",)) -> "xarray.Dataset":
-        """Return all tensors with named dimensions, for the library xarray.
-
-        Args:
-            dims: names of the leading axes; of one sample there are none.
-
-        Returns:
-            effects (..., type, state), and bias, objective, gap, full and total_effect (...), all
-            in units of v but for the gap; coordinates type ("and" or "or"), state (T), order (of
-            each state) and, where names are known, name (..., variable). The identity is the
-            attribute about, as JSON.
-
-        Raises:
-            ImportError: where xarray is not installed.
-            ValueError: for another number of names than there are leading axes.
-        """
-        try:
-            import xarray
-        except ImportError as error:
-            raise ImportError(
-                "to_xarray needs the library xarray, which is not installed; install it by: "
-                "pip install 'symgen[xarray]'"
-            ) from error
-        dims = tuple(dims) if self.bias.ndim else ()
-        if len(dims) != self.bias.ndim:
-            raise ValueError(
-                f"dims = {dims}: expected a name for each of {self.bias.ndim} leading axes, such "
-                'as ("checkpoint", "sample")'
-            )
-        names = "bias", "objective", "gap", "full", "total_effect"
-        values = {k: (dims, getattr(self, k).cpu().numpy()) for k in names}
-        values["effects"] = (*dims, "type", "state"), self.effects.cpu().numpy()
-        about = {
-            "type": ["and", "or"], "state": np.arange(2**self.n),
-            "order": ("state", self.order.cpu().numpy()),
-        }  # fmt: skip
-        if self.names is not None:
-            about["name"] = (*dims, "variable"), self.names
-        return xarray.Dataset(values, about, {"about": json.dumps(dict(self.about))})
+        return f"<p>{html.escape(repr(self))}. Strongest effects of the first sample:</p>{table}"
 
     def to_shapiq(self, kind: str = "and") -> "shapiq.InteractionValues":
         """Return one sample's AND (Moebius) or OR (Co-Moebius) effects for shapiq.
 
-        An OR effect I is shapiq's Co-Moebius value times (-1)**(order + 1).
+        An OR effect is shapiq's Co-Moebius value times (-1)**(order + 1).
+
+        Raises:
+            ValueError: for several samples, or another kind.
         """
         from shapiq import InteractionValues
 
         if self.and_.ndim != 1 or kind not in ("and", "or"):
-            raise ValueError("to_shapiq takes one sample, such as inter[0], and 'and' or 'or'")
+            raise ValueError(
+                f"kind is {kind!r} and the batch {tuple(self.bias.shape)}; expected 'and' or 'or' "
+                "and one sample, such as inter[0]"
+            )
         values = (self.and_ if kind == "and" else self.or_).cpu().numpy().copy()
-        order = self.order.cpu().numpy()
         if kind == "or":
-            values = values * (-1.0) ** (order + 1)
-        lookup = {self.members(t): t for t in range(2**self.n)}
+            values *= (-1.0) ** (self.order.cpu().numpy() + 1)
         return InteractionValues(
             values=values,
             index="Moebius" if kind == "and" else "Co-Moebius",
             n_players=self.n,
             min_order=0,
             max_order=self.n,
-            interaction_lookup=lookup,
+            interaction_lookup={self.members(t): t for t in range(2**self.n)},
             estimated=False,
             baseline_value=float(self.bias),
         )
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Write to a safetensors file; nothing half-written is ever left behind."""
-        tensors = {k: x.cpu().contiguous() for k, x in self.tensors().items()}
-        names = None if self.names is None else self.names.tolist()
-        said = {"n": self.n, "names": names, "about": dict(self.about)}
-        metadata = {"format": FORMAT, **{k: json.dumps(v) for k, v in said.items()}}
-        with atomic(path) as temporary:
-            save_file(tensors, temporary, metadata=metadata)
 
     @classmethod
     def from_moebius(cls, v: Float[Tensor, "*batch state"], share: float = 1.0) -> "Interactions":
@@ -391,11 +299,10 @@ class Interactions:
         .. math:: I^\text{and}_T = \alpha \sum_{L \subseteq T} (-1)^{|T|-|L|} v(L), \qquad
                   I^\text{or}_T = (\alpha - 1) \sum_{L \subseteq T} (-1)^{|T|-|L|} v(N \setminus L)
 
-        It matches v whatever the share. Its gap is NaN: nothing is known of how far it is from the
-        sparsest.
+        It matches v for every share. Its gap is NaN: its distance from the sparsest is unknown.
 
         Args:
-            v: outputs on all masked states.
+            v: outputs on all masked states, shape (..., 2**n).
             share: alpha; by default AND gets all.
 
         Example:
@@ -412,26 +319,31 @@ class Interactions:
         gap = torch.full_like(size, torch.nan)
         return cls(and_, or_, v[..., 0].clone(), size, gap, v[..., -1].clone())
 
+    def save(self, path: str | os.PathLike) -> None:
+        """Write to a safetensors file; a reader never sees half of it."""
+        names = None if self.names is None else self.names.tolist()
+        about = {"names": names, "is_relabelled": self.is_relabelled}
+        metadata = {"format": FORMAT, "about": json.dumps(about)}
+        tensors = {k: x.cpu().contiguous() for k, x in self.tensors().items()}
+        with atomic(path) as temporary:
+            save_file(tensors, temporary, metadata=metadata)
+
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Interactions":
-        """Read what `save` wrote, also that of the version before, which knew no names.
+        """Return the interactions that `save` wrote.
 
         Raises:
-            ValueError: if the file holds something else, or what still older versions wrote.
+            ValueError: if the file holds something else.
         """
         try:
-            with safe_open(path, framework="pt") as file:
-                said = file.metadata() or {}
-                found = said.get("format")
-                if found in (FORMAT, BEFORE):
-                    tensors = (file.get_tensor(f.name) for f in dataclasses.fields(cls)[:6])
-                    names = np.array(json.loads(said.get("names", "null")))
-                    names = names.astype(str) if names.ndim else None
-                    return cls(*tensors, names, json.loads(said.get("about", "{}")))
+            with safe_open(path, "pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
         except SafetensorError as error:
-            raise ValueError(f"{path} is damaged ({error}); save the interactions again") from None
-        refuse_sampled(path, found)
-        raise ValueError(
-            f"{path} holds {found!r}, not {FORMAT!r} as Interactions.save writes; find the "
-            "interactions again with this version and save them"
-        )
+            raise ValueError(f"{path} is not a safetensors file ({error})") from error
+        if metadata.get("format") != FORMAT:
+            raise ValueError(
+                f"{path} has the format {metadata.get('format')}; expected {FORMAT}, a file that "
+                "Interactions.save wrote"
+            )
+        return cls(**tensors, **json.loads(metadata["about"]))

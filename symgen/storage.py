@@ -1,256 +1,196 @@
-"""The cache of results: tensors and what is said of them, in files that are written whole."""
+"""The cache of results: tensors in files that are written whole and checked when read."""
 
 import contextlib
 import dataclasses
 import hashlib
 import json
 import os
-import time
 import uuid
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
-from symgen.files import PART, RESULT, TAG, TAGGED, atomic, cache_folder, sha256
-from symgen.fingerprints import BOOK, fingerprint, not_a_result
-
-#: Results that come with the book, by kind.
-KEPT = BOOK / "data" / "kept"
+#: Raise the number of a kind if code changes its results. Older files of that kind are then ignored.
+VERSION = {
+    "training": 1,
+    "outputs": 1,
+    "interactions": 1,
+    "mask_values": 1,
+    "measure": 1,
+    "language": 1,
+    "tuning": 1,
+    "penalty": 1,
+}
 
 
 class DamagedFileWarning(UserWarning):
-    """A stored file is not what was written there; it is recomputed."""
+    """A stored file is damaged or cannot be read, so its content is computed again."""
 
 
-@not_a_result
-def store(path: str | os.PathLike, tensors: Mapping[str, torch.Tensor], info: Mapping) -> None:
-    """Write tensors and their description so that no reader ever sees half of it.
+def cache_folder() -> Path:
+    """Return the folder of stored results: `SYMGEN_CACHE`, or ``~/.cache/symgen``."""
+    return Path(os.environ.get("SYMGEN_CACHE") or "~/.cache/symgen").expanduser()
+
+
+@contextlib.contextmanager
+def atomic(path: str | os.PathLike) -> Iterator[Path]:
+    """Yield a temporary path next to `path`; rename it on success, delete it on failure."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A random name, so that no two threads, processes or machines write to one file.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def sha256(path: str | os.PathLike) -> str:
+    """Return the checksum of a file, as 64 hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fingerprint(value: Any) -> str:
+    """Return 16 hexadecimal digits that identify a nested value.
 
     Args:
-        path: of the safetensors file; the description goes beside it as ``.json``. It holds the
-            checksum of the tensors, and a seal over all it says and over the place of the file.
-        tensors: name to tensor.
-        info: anything JSON can hold.
-    """
-    path = Path(path)
-    # Cloned, because safetensors refuses tensors that share memory.
-    contiguous = {
-        k: t.detach().cpu().clone(memory_format=torch.contiguous_format) for k, t in tensors.items()
-    }
-    _mark_kind(path)
-    for place in (path, path.with_suffix(".json")):
-        if place.is_dir() and not place.is_symlink():  # not ours, so it is kept
-            place.rename(place.with_name(f"{place.name}.{uuid.uuid4().hex[:8]}.aside"))
-    # What was there stays until both are written; then the description is renamed last.
-    with atomic(path.with_suffix(".json")) as description, atomic(path) as temporary:
-        save_file(contiguous, temporary)
-        said = {**info, "sha256": sha256(temporary)}
-        said = json.loads(json.dumps(said, default=str))
-        text = json.dumps({**said, "seal": _seal(path, said)}, indent=1)
-        description.write_text(text, encoding="utf-8")
-
-
-def _seal(path: Path, said: Mapping) -> str:
-    """Return the checksum of a description at its place: its kind or run, and its name."""
-    place = path.absolute().with_suffix("").parts[-2:]
-    return hashlib.sha256(json.dumps([place, said], sort_keys=True).encode()).hexdigest()
-
-
-def _mark_kind(path: Path) -> None:
-    """Mark the folder of the cache that a result goes to, unless others use it as well."""
-    with contextlib.suppress(OSError):
-        top, path = cache_folder().absolute(), path.absolute()
-        if top not in path.parents[1:]:
-            return
-        kind = top / path.relative_to(top).parts[0]
-        kind.mkdir(parents=True, exist_ok=True)
-        if (kind / TAG).exists():
-            return
-        if all(RESULT.fullmatch(name) or PART.fullmatch(name) for name in os.listdir(kind)):
-            with atomic(kind / TAG) as temporary:
-                temporary.write_text(TAGGED, encoding="utf-8")
-
-
-def fetch_info(path: str | os.PathLike) -> dict[str, Any]:
-    """Return the description that `store` wrote beside a file, without reading its tensors.
+        value: numbers, texts, None, lists, tuples, mappings, dataclasses, paths, arrays and
+            tensors, nested to any depth. The order of keys in a mapping does not matter.
 
     Raises:
-        ValueError: if it is anything else, or was written for another place.
-        OSError: if it cannot be read.
+        TypeError: for a value of any other type.
+
+    Example:
+        >>> fingerprint({"n": 10, "seed": 0}) == fingerprint({"seed": 0, "n": 10})
+        True
     """
-    path = Path(path)
-    try:
-        said = json.loads(path.with_suffix(".json").read_bytes())
-    except RecursionError as error:
-        raise ValueError("its description is nested too deeply") from error
-    if not isinstance(said, dict) or said.pop("seal", None) != _seal(path, said):
-        raise ValueError("its description is not the one written for it")
-    return said
+    digest = hashlib.sha256()
+    _update(digest, value)
+    return digest.hexdigest()[:16]
 
 
-@not_a_result
-def fetch(path: str | os.PathLike) -> tuple[dict[str, torch.Tensor], dict] | None:
-    """Read what `store` wrote, or return None where there is nothing (or nothing whole) to read.
-
-    A file that cannot be read, or that is not what was written in its place, is reported by a
-    `DamagedFileWarning`.
-    """
-    path = Path(path)
-    try:
-        info, checksum = fetch_info(path), sha256(path)
-        if checksum != info["sha256"]:
-            # Another writer may have replaced both since, the tensors first.
-            info = fetch_info(path)
-        if checksum != info.pop("sha256"):
-            raise ValueError("its checksum differs")
-        return load_file(path), info
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, SafetensorError) as error:
-        warn_damaged(path, error)
-        return None
-
-
-def warn_damaged(path: Path, error: Exception) -> None:
-    """Say that a stored file is computed again, and why."""
-    what = "cannot be read" if isinstance(error, OSError) else "is damaged"
-    warnings.warn(
-        f"{path.name} {what} ({error}); it is computed again", DamagedFileWarning, stacklevel=3
-    )
-
-
-@not_a_result
-def cached(
-    kind: str,
-    key: Mapping,
-    compute: Callable[[], Mapping[str, torch.Tensor]],
-    keep: bool = False,
-) -> dict[str, torch.Tensor]:
-    """Return the tensors stored under `key`, computing and storing them the first time.
-
-    What takes hours comes with the book, in `KEPT`, and is found there, too. What cannot be stored
-    is returned all the same, with a warning.
-
-    Args:
-        kind: subfolder of the cache, such as ``"extraction"``.
-        key: everything that matters to the result; see `fingerprint` for what it may hold.
-        compute: called without arguments when nothing whole is stored.
-        keep: whether the result is to come with the book, where `SYMGEN_KEEP` asks for that. The
-            key's entry ``code`` tells then when it is out of date. Where `SYMGEN_CARRY` asks for
-            that, a result of older code is taken over once another one, alike but for its seed,
-            was computed anew and is the same to the last bit.
-    """
-    path, place = _places(kind, key)
-    keeping = keep and bool(os.environ.get("SYMGEN_KEEP"))
-    found = fetch(path)
-    older = fetch(place) if keeping or (keep and found is None) else None
-    current = older is not None and older[1].get("code") == key.get("code")
-    if found is None and current:
-        found = older
-    if found is None and keeping and older and os.environ.get("SYMGEN_CARRY"):
-        found = _carried(kind, key, older)
-    if found is not None:
-        if keeping and not current:
-            _attempt(_keep, place, key, *found, older)
-        return dict(sorted(found[0].items()))
-    started = time.perf_counter()
-    # In the order in which they are read again.
-    tensors = dict(sorted(compute().items()))
-    info = {"kind": kind, "seconds": round(time.perf_counter() - started, 3)}
-    info |= {"code": key["code"]} if "code" in key else {}
-    _attempt(store, path, tensors, info)
-    if keeping:
-        _attempt(_keep, place, key, tensors, info, older)
-    return tensors
-
-
-def _attempt(put: Callable[..., None], path: Path, *what: Any) -> None:
-    """Store something in its place; warn where that cannot be done."""
-    try:
-        put(path, *what)
-    except (OSError, SafetensorError) as error:
-        warnings.warn(
-            f"a result could not be stored in {path.parent} ({error}), so it will be computed "
-            "again next time, if it is nowhere else; free some space there, or point SYMGEN_CACHE "
-            "to another folder",
-            UserWarning,
-            stacklevel=3,
+def _update(digest: Any, value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        value = value.view(torch.int16) if value.dtype is torch.bfloat16 else value
+        value = value.numpy()
+    if isinstance(value, np.generic):
+        value = value.item()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        digest.update(f"array {value.dtype.str} {value.shape};".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, Mapping):
+        digest.update(f"map {len(value)};".encode())
+        for key in sorted(value, key=str):
+            _update(digest, str(key))
+            _update(digest, value[key])
+    elif isinstance(value, list | tuple):
+        digest.update(f"list {len(value)};".encode())
+        for item in value:
+            _update(digest, item)
+    elif value is None or isinstance(value, bool | int | float | str | Path):
+        text = str(value)
+        # The length comes first, so that two neighbouring texts cannot be mistaken for another two.
+        digest.update(f"{type(value).__name__} {len(text)} {text};".encode())
+    else:
+        raise TypeError(
+            f"cannot identify a value of type {type(value).__name__}; expected numbers, texts, "
+            "arrays or tensors, or lists, mappings and dataclasses of these"
         )
 
 
-def is_stored(kind: str, key: Mapping) -> bool:
-    """Return whether `cached` would find a result under a key; no tensors are read."""
-    path, place = _places(kind, key)
-    with contextlib.suppress(OSError, ValueError):
-        here = path.exists() and path.with_suffix(".json").exists()
-        return here or fetch_info(place).get("code") == key.get("code")
-    return False
-
-
-def _places(kind: str, key: Mapping) -> tuple[Path, Path]:
-    """Return where a result lies in the cache, and where it would come with the book."""
-    # There its place stays when the code is changed, so that old and new can be compared.
-    lasting = fingerprint({k: v for k, v in key.items() if k != "code"})
-    here, there = cache_folder() / kind, KEPT / kind
-    return here / f"{fingerprint(key)}.safetensors", there / f"{lasting}.safetensors"
-
-
-def _family(key: Mapping) -> str:
-    """Return what results share that differ by their seeds, at any depth, and by the code."""
-
-    def without(value: Any) -> Any:
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        if not isinstance(value, Mapping):
-            return value
-        return {k: without(x) for k, x in value.items() if k != "seed"}
-
-    return fingerprint(without({k: x for k, x in key.items() if k != "code"}))
-
-
-def _keep(
-    place: Path,
-    key: Mapping,
-    tensors: Mapping[str, torch.Tensor],
-    info: Mapping,
-    older: tuple[dict, dict] | None,
+def write_tensors(
+    path: str | os.PathLike, tensors: Mapping[str, torch.Tensor], info: Mapping | None = None
 ) -> None:
-    """Store a result where it comes with the book; say which older code gave the same."""
-    said = {**info, "family": _family(key)}
-    if older and not said.get("carried") and _same(tensors, older[0]):
-        known = {*older[1].get("same_as", ()), older[1].get("code")} - {info.get("code")}
-        said["same_as"] = sorted(filter(None, known))
-    store(place, tensors, said)
+    """Write tensors and a description to a safetensors file with a checksum.
 
-
-def _same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
-    """Return whether results agree to the last bit; what is no number agrees with its like.
-
-    How long something took never is the same, and no code says it.
+    Args:
+        path: of the file; a reader never sees half of it.
+        tensors: by name.
+        info: description of any type that JSON can hold.
     """
-    return one.keys() == other.keys() and all(
-        x.dtype == other[k].dtype and x.shape == other[k].shape and _bytes(x) == _bytes(other[k])
-        for k, x in one.items()
-        if k != "seconds"
-    )
+    # Clones, because safetensors refuses tensors that share memory.
+    tensors = {k: t.detach().cpu().contiguous().clone() for k, t in tensors.items()}
+    about = {"info": json.dumps(dict(info or {})), "checksum": fingerprint(tensors)}
+    with atomic(path) as temporary:
+        save_file(tensors, temporary, metadata=about)
 
 
-def _bytes(x: torch.Tensor) -> bytes:
-    return x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+def read_tensors(path: str | os.PathLike) -> tuple[dict[str, torch.Tensor], dict] | None:
+    """Return the tensors and the description of a file from `write_tensors`.
+
+    Returns:
+        None if there is no file, or if it is damaged. The latter gives a `DamagedFileWarning`.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            about = file.metadata() or {}
+            tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+        if about.get("checksum") != fingerprint(tensors):
+            raise ValueError("its checksum differs")
+        return tensors, json.loads(about["info"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, SafetensorError) as error:
+        message = f"{Path(path).name} is damaged ({error}); its content is computed again"
+        warnings.warn(message, DamagedFileWarning, stacklevel=3)
+        return None
 
 
-def _carried(kind: str, key: Mapping, older: tuple[dict, dict]) -> tuple[dict, dict] | None:
-    """Return a result of older code as one of today's, where its like was found the same."""
-    family = _family(key)
-    for path in sorted((KEPT / kind).glob("*.json")):
-        with contextlib.suppress(OSError, ValueError):
-            said = fetch_info(path)
-            alike = (said.get("family"), said.get("code")) == (family, key["code"])
-            if alike and older[1].get("code") in said.get("same_as", ()):
-                return older[0], {**older[1], "code": key["code"], "carried": True}
-    return None
+def precision() -> list[str]:
+    """Return the autocast types in force, on CPU and GPU; empty for full precision."""
+    kinds = [k for k in ("cpu", "cuda") if torch.is_autocast_enabled(k)]
+    return [f"{k} {torch.get_autocast_dtype(k)}" for k in kinds]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def cached(
+    kind: str,
+    key: Any,
+    compute: Callable[[], Mapping[str, torch.Tensor]],
+    enabled: bool = True,
+) -> dict[str, torch.Tensor]:
+    """Return the tensors stored under `key`; compute and store them the first time.
+
+    Args:
+        kind: of the result, an entry of `VERSION` and a subfolder of the cache.
+        key: everything that the result depends on, of the types that `fingerprint` takes; include
+            the dtype of the weights. The autocast precision in force, the versions of torch and
+            transformers, and `VERSION` are added here.
+        compute: called without arguments if nothing is stored.
+        enabled: False computes without reading or writing a file.
+    """
+    if not enabled:
+        return dict(compute())
+    context = [_version("torch"), _version("transformers"), precision(), kind, VERSION[kind]]
+    path = cache_folder() / kind / f"{fingerprint([key, context])}.safetensors"
+    stored = read_tensors(path)
+    if stored is not None:
+        return stored[0]
+    tensors = dict(compute())
+    try:
+        write_tensors(path, tensors)
+    except OSError as error:
+        warnings.warn(
+            f"a result could not be stored in {path.parent} ({error}); free some space, or set "
+            "SYMGEN_CACHE to another folder",
+            stacklevel=2,
+        )
+    return tensors

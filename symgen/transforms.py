@@ -1,7 +1,7 @@
 """Fast Moebius and zeta transforms over masked states, and the AND-OR pair built on them.
 
-A masked state S is an integer 0..2**n - 1 whose bit i is set when variable i is present. All
-functions work on the last axis, of length 2**n, for any number of leading axes, in O(n 2**n).
+A masked state S is an integer 0..2**n - 1. Bit i is set if variable i is present. All functions
+work on the last axis, of length 2**n, with any number of leading axes, in O(n 2**n).
 """
 
 import torch
@@ -13,13 +13,13 @@ def count_variables(values: Tensor, name: str = "v") -> int:
     """Return n for a tensor whose last axis holds 2**n states.
 
     Raises:
-        ValueError: if the last axis is no power of two.
+        ValueError: if the length of the last axis is not a power of two.
     """
     states = values.shape[-1] if values.ndim else 0
     if states < 1 or states & (states - 1):
         raise ValueError(
-            f"the last axis of {name} must hold one value for each of the 2**n masked states; "
-            f"got shape {tuple(values.shape)}, whose last axis {states} is no power of two"
+            f"{name} has shape {tuple(values.shape)}; expected 2**n values on the last axis, "
+            "one per masked state"
         )
     return states.bit_length() - 1
 
@@ -37,32 +37,33 @@ def interaction_order(n: int) -> Int[Tensor, "state"]:
     return order
 
 
-# Factors of the transforms for a single variable, states (absent, present).
+# Factors of the transforms for one variable, states (absent, present).
 _ZETA = ((1.0, 0.0), (1.0, 1.0))
 _MOEBIUS = ((1.0, 0.0), (-1.0, 1.0))
 _SUPERSET = ((1.0, 1.0), (0.0, 1.0))
 _MOEBIUS_ADJOINT = ((1.0, -1.0), (0.0, 1.0))
 _FACTORS: dict[tuple, Tensor] = {}
-# Products of this many 2 x 2 factors are applied as one small dense matrix: far fewer passes
-# over memory than n butterflies, and exact, since every entry is 0, 1 or -1. Of few variables one
-# matrix has them all, since there calls cost more than products.
+# Products of this many 2 x 2 factors are applied as one small dense matrix. This needs far fewer
+# passes over memory than n butterflies, and it is exact: every entry is 0, 1 or -1. Few variables
+# take a single matrix, because calls cost more than products there.
 _BLOCK, _FEW = 5, 6
 
 
 def _kronecker_power(factor: tuple, power: int, like: Tensor) -> Tensor:
     key = (factor, power, like.dtype, like.device)
     if key not in _FACTORS:
-        small = torch.tensor(factor, dtype=like.dtype, device=like.device)
-        matrix = torch.ones(1, 1, dtype=like.dtype, device=like.device)
-        for _ in range(power):
-            matrix = torch.kron(matrix, small)
+        # A tensor made under inference mode could not be used by autograd later.
+        with torch.inference_mode(False):
+            small = torch.tensor(factor, dtype=like.dtype, device=like.device)
+            matrix = torch.ones(1, 1, dtype=like.dtype, device=like.device)
+            for _ in range(power):
+                matrix = torch.kron(matrix, small)
         _FACTORS[key] = matrix
     return _FACTORS[key]
 
 
 def _transform(values: Tensor, factor: tuple, name: str) -> Tensor:
-    if not isinstance(values, Tensor):
-        values = torch.as_tensor(values)
+    values = torch.as_tensor(values)
     if not values.is_floating_point():
         values = values.to(torch.float64)
     n = count_variables(values, name)
@@ -84,10 +85,10 @@ def moebius(v: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch state"]:
 
     .. math:: I_T = \sum_{L \subseteq T} (-1)^{|T| - |L|} v_L
 
-    the first formula of Theorem 1 with all of v given to AND.
+    This is the first formula of Theorem 1 with all of v given to AND.
 
     Args:
-        v: values on all masked states, bit i of the index set when variable i is present.
+        v: values on all masked states, shape (..., 2**n).
 
     Example:
         >>> moebius(torch.tensor([0.0, 1.0, 2.0, 5.0])).tolist()
@@ -100,6 +101,9 @@ def zeta(i: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch state"]:
     r"""Return sums over subsets, the inverse of `moebius`.
 
     .. math:: v_S = \sum_{T \subseteq S} I_T
+
+    Args:
+        i: effects of all sets, shape (..., 2**n).
 
     Example:
         >>> zeta(torch.tensor([0.0, 1.0, 2.0, 2.0])).tolist()
@@ -114,16 +118,16 @@ def superset_sum(mu: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch sta
 
 
 def moebius_adjoint(mu: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch state"]:
-    """Return the transpose of `moebius`: how a weighted sum of effects grows with each output."""
+    """Return the transpose of `moebius`: the gradient of a weighted sum of effects in v."""
     return _transform(mu, _MOEBIUS_ADJOINT, "mu")
 
 
 def and_or_outputs(
     and_: Float[Tensor, "*batch state"], or_: Float[Tensor, "*batch state"]
 ) -> Float[Tensor, "*batch state"]:
-    """Return what AND and OR effects add up to on every masked state (Eq. 3 without b).
+    """Return the sum of AND and OR effects on every masked state (Eq. 3 without b).
 
-    T meets S unless T lies inside the complement of S, so the OR part is the total less the
+    T meets S unless T lies inside the complement of S. So the OR part is the total minus the
     subset sums at the complement, which is the reversed index.
     """
     below = zeta(or_)
@@ -133,6 +137,6 @@ def and_or_outputs(
 def and_or_adjoint(
     mu: Float[Tensor, "*batch state"],
 ) -> tuple[Float[Tensor, "*batch state"], Float[Tensor, "*batch state"]]:
-    """Return the transpose of `and_or_outputs`: what `mu` gives to every AND and OR effect."""
+    """Return the transpose of `and_or_outputs`: one value per AND and per OR effect."""
     and_ = superset_sum(mu)
     return and_, mu.sum(-1, keepdim=True) - superset_sum(mu.flip(-1))

@@ -1,0 +1,32 @@
+from .book.chapter import Chapter as Chapter
+from .data.datasets import load_dataset as load_dataset
+from .data.prompts import draw_prompts as draw_prompts
+from .interactions import Interactions as Interactions
+from .masking.hooks import Inputs as Inputs
+from .masking.mask_values import (
+    mean_embedding as mean_embedding,
+    mean_feature as mean_feature,
+    token_embedding as token_embedding,
+)
+from .masking.outputs import extract as extract, masked_outputs as masked_outputs
+from .masking.prompts import Prompt as Prompt
+from .masking.variables import draw_patches as draw_patches, draw_words as draw_words
+from .method.language import LanguageStudy as LanguageStudy
+from .method.removal import remove as remove
+from .method.study import Study as Study
+from .method.training_curves import measure as measure, phases as phases
+from .method.transfer import (
+    chance_level as chance_level,
+    generalization_power as generalization_power,
+    interaction_count as interaction_count,
+    jaccard as jaccard,
+    order_spectrum as order_spectrum,
+    transfer as transfer,
+)
+from .models.config import TrainingConfig as TrainingConfig
+from .models.language import open_language_model as open_language_model
+from .models.own import Checkpoints as Checkpoints
+from .models.registry import build_network as build_network
+from .models.training import train as train
+from .split.sparsify import sparsify as sparsify
+from .transforms import moebius as moebius, zeta as zeta
