@@ -1,8 +1,10 @@
-"""What all figures of the book share: colours, style, panels, and the slider."""
+"""What all figures share: colors, fonts, panels, intervals, and the slider."""
 
+import base64
+import html
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,42 +12,74 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy import stats
 
-from symgen.literal import no_math
-from symgen.method.phases import Phases
+if TYPE_CHECKING:
+    import ipywidgets
 
-COLOURS = {
+# A color has one meaning in the whole book. Colors come from the palettes of Okabe and Ito and of
+# ColorBrewer, which are safe for color-blind readers. For grey print, hatches, line styles and
+# markers repeat the difference.
+COLORS = {
     "and": "#0072B2",
     "or": "#E69F00",
     "generalizable": "#009E73",
     "non-generalizable": "#D55E00",
-    "all": "#B0B0B0",
     "chance": "#666666",
+    "untrained": "#7F5AA8",
     "train": "#56B4E9",
     "test": "#CC79A7",
     "network": "#222222",
+    "model": "#CC79A7",
     "positive": "#B2182B",
     "negative": "#2166AC",
+    "other": "#B0B0B0",
 }
-# A slider shows no more letters of a caption beside it.
-READOUT = 16
-WHISKERS = {"fmt": "none", "color": "black", "capsize": 3, "lw": 1.2}
+# Colors of groups that have no fixed color, such as networks (Tol, muted).
+GROUPS = ["#332288", "#CC6677", "#117733", "#88CCEE", "#882255", "#44AA99", "#999933", "#AA4499"]
+# Words and color of the quantities that `measure` knows by a short name.
+QUANTITIES = {
+    "H": ("generalization power H", "generalizable"),
+    "H_low": ("H, orders 1 and 2", "and"),
+    "H_high": ("H, orders 6 to 10", "or"),
+    "H_rest": ("H, orders from 3 on", "or"),
+    "excess": ("H above chance", "generalizable"),
+    "chance": ("chance level", "chance"),
+    "N": ("number of interactions N", "network"),
+    "v": ("output v (log odds)", "network"),
+    "gap": ("loss gap (nats)", "non-generalizable"),
+    "train_loss": ("training loss (nats)", "train"),
+    "test_loss": ("test loss (nats)", "test"),
+    "train_accuracy": ("training accuracy", "train"),
+    "test_accuracy": ("test accuracy", "test"),
+    "non_generalizable": ("non-generalizable", "non-generalizable"),
+    "step": ("optimizer steps", ""),
+    "epoch": ("epochs", ""),
+}
+MARKERS, LINES = "osD^v<>P", ("-", "--", "-.", ":")
+HATCHES = {"or": "///", "non-generalizable": "///"}
 
 
 def set_style() -> None:
-    """Set the style of all figures of the book: seaborn's white grid, SVG, stable bytes.
+    """Set the style of all figures: seaborn's white grid, SVG with stable bytes, large letters.
 
-    Tables show their texts in full.
+    A figure is 6.4 inches wide, so its letters can still be read on a phone.
     """
-    pd.set_option("display.max_colwidth", None)
-    sns.set_theme(context="notebook", style="whitegrid", rc={"axes.titleweight": "bold"})
+    sns.set_theme(style="whitegrid", palette=GROUPS)
     plt.rcParams.update(
         {
-            "figure.figsize": (7.2, 3.8),
+            "figure.figsize": (6.4, 3.6),
             "figure.constrained_layout.use": True,
+            # Matplotlib brings this font, so a figure looks the same on every machine.
+            "font.family": ["DejaVu Sans"],
+            "font.size": 11,
             "axes.titlesize": 12,
             "axes.labelsize": 11,
+            "xtick.labelsize": 10.5,
+            "ytick.labelsize": 10.5,
+            "legend.fontsize": 10.5,
             "legend.frameon": False,
+            "lines.markersize": 5,
             "svg.hashsalt": "symgen",
             "svg.fonttype": "path",
         }
@@ -54,105 +88,156 @@ def set_style() -> None:
         from matplotlib_inline.backend_inline import set_matplotlib_formats
     except ImportError:
         return
-    # Without a date the bytes of a figure depend on what it shows alone.
+    # With a date, the bytes of a figure would change from run to run.
     set_matplotlib_formats("svg", metadata={"Date": None})
 
 
-def axes_or_new(ax: Axes | None) -> Axes:
-    return plt.subplots()[1] if ax is None else ax
+def no_math(text: object) -> str:
+    r"""Return text of data so that matplotlib draws it literally, without formulas.
+
+    Example:
+        >>> print(no_math("$x$"))
+        \$x\$
+    """
+    visible = "".join(c for c in str(text) if c.isprintable() or c == "\n")
+    # A legend leaves out labels that begin with an underscore.
+    return (f" {visible}" if visible.startswith("_") else visible).replace("$", r"\$")
 
 
-def spread_apart(places: np.ndarray, low: float, high: float, gap: float) -> np.ndarray:
-    """Move points in low..high apart to a gap, or what there is room for, in their order."""
-    order = np.argsort(places, kind="stable")
-    found = np.clip(places[order], low, high)
-    gap = min(gap, (high - low) / max(1, len(found) - 1))
-    for i in range(1, len(found)):
-        found[i] = max(found[i], found[i - 1] + gap)
-    found[-1] = min(found[-1], high)
-    for i in range(len(found) - 2, -1, -1):
-        found[i] = min(found[i], found[i + 1] - gap)
-    moved = np.empty_like(found)
-    moved[order] = found
-    return moved
+def label_of(name: object) -> str:
+    """Return the words for a quantity: those of the text, or the name itself."""
+    return QUANTITIES[name][0] if name in QUANTITIES else no_math(str(name).replace("_", " "))
 
 
-def line_look(i: int) -> dict[str, Any]:
-    """Return colour, marker and style of the i-th of several lines."""
-    colour = sns.color_palette("colorblind")[i % 10]
-    return {"color": colour, "marker": "os^Dv<>P"[i % 8], "ls": ["-", "--", "-.", ":"][i % 4]}
+def color_of(name: object, i: int = 0) -> str:
+    """Return the color with the meaning of this name, or else the i-th of `GROUPS`."""
+    meaning = QUANTITIES[name][1] if name in QUANTITIES else str(name).removesuffix(" level")
+    return COLORS.get(meaning, GROUPS[i % 8])
 
 
-def mark_phases(ax: Axes, phases: Phases, steps: Sequence[int]) -> None:
-    for name in ("t1", "t2"):
-        step = getattr(phases, name)
-        if step is None:
-            continue
-        ax.axvline(steps.index(step), color="black", lw=1.2, ls=(0, (4, 2)))
-        place = (steps.index(step), 1)
-        text = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points", "va": "top"}
-        ax.annotate(f"$t_{name[1]}$", place, (4, -3), **text)
+def axes_or_new(ax: Axes | None, height: float = 3.6, width: float = 6.4) -> Axes:
+    """Return the given Axes, or those of a new figure."""
+    return plt.subplots(figsize=(width, height), layout="constrained")[1] if ax is None else ax
 
 
-def slider(figures: Mapping[Any, Figure | Axes], label: str = "") -> Any:
-    """Return figures under a slider that also works on a page without a kernel.
+def panels(
+    titles: Iterable[object], columns: int = 1, height: float = 2.6, **shape: Any
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with one titled panel per title, filled row by row.
 
     Args:
-        figures: caption to figure or Axes, in the slider's order; they are closed.
+        titles: of the panels, text that is drawn literally.
+        columns: panels per row. With more than two, letters become hard to read on a phone.
+        height: of each panel, in inches.
+        shape: further arguments of `plt.subplots`, such as sharey=True.
+    """
+    titles = list(titles)
+    columns = max(1, min(columns, len(titles)))
+    rows = -(-len(titles) // columns)
+    shape |= {"figsize": (max(6.4, 2.6 * columns), height * rows), "layout": "constrained"}
+    figure, axes = plt.subplots(rows, columns, squeeze=False, **shape)
+    for ax in axes.flat[len(titles) :]:
+        ax.set_axis_off()
+    for ax, title in zip(axes.flat, titles, strict=False):
+        ax.set_title(no_math(title))
+    return figure, list(axes.flat[: len(titles)])
+
+
+def legend_below(figure: Figure, columns: int | None = None) -> None:
+    """Draw one legend below all panels, each label once; nothing if no panel has labels."""
+    entries: dict[str, Any] = {}
+    for ax in figure.axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if entries:
+        wide = max(map(len, entries)) > 22
+        columns = columns or min(len(entries), 2 if wide else 3)
+        where = {"loc": "outside lower center", "ncols": columns}
+        figure.legend(entries.values(), entries.keys(), **where)
+
+
+def row_axis(ax: Axes, labels: Sequence[object], reference: float | None) -> None:
+    """Name the rows of a horizontal figure, first on top, and mark a reference value."""
+    ax.set_yticks(range(len(labels)), map(no_math, labels))
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.grid(visible=False, axis="y")
+    for place in range(1, len(labels)):
+        ax.axhline(place - 0.5, color="#DDDDDD", lw=0.8)
+    if reference is not None:
+        ax.axvline(reference, color="black", lw=1, ls=(0, (4, 2)))
+
+
+def parts_of(table: pd.DataFrame, column: str | None) -> list[tuple[Any, pd.DataFrame]]:
+    """Return (value, rows) per value of a column, in order; (None, table) without a column."""
+    if column is None:
+        return [(None, table)]
+    return list(table.groupby(column, sort=False))
+
+
+def need_columns(table: pd.DataFrame, columns: Iterable[str | None]) -> None:
+    """Refuse a table that lacks a column.
+
+    Raises:
+        ValueError: with the missing and the existing columns.
+    """
+    missing = [c for c in columns if c is not None and c not in table]
+    if missing:
+        raise ValueError(
+            f"the table has the columns {', '.join(map(str, table.columns))}; "
+            f"expected also {', '.join(map(str, missing))}"
+        )
+
+
+def mean_intervals(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
+    """Return mean, low and high of a 95 % t interval per group, in the order of the table.
+
+    A group with one value has no interval: low and high are NaN.
+    """
+    groups = table.groupby(list(by), sort=False)[value]
+    result = groups.agg(["mean", "sem", "count"]).reset_index()
+    reach = result["sem"] * stats.t.ppf(0.975, np.maximum(result["count"] - 1, 1))
+    return result.assign(low=result["mean"] - reach, high=result["mean"] + reach)
+
+
+def slider(
+    figures: Mapping[Any, Figure | Axes], label: str = "", start: Any = None
+) -> "ipywidgets.VBox":
+    """Return figures under a slider that also works on a static page, without a kernel.
+
+    Args:
+        figures: caption to figure or Axes, in the order of the slider. They are closed.
         label: of the slider.
+        start: caption of the figure to show first; by default the first one.
+
+    Raises:
+        ValueError: for a start that is no caption.
     """
     import ipywidgets as widgets
 
-    long = any(len(str(caption)) > READOUT for caption in figures)
+    captions = list(figures)
+    if start is not None and start not in captions:
+        raise ValueError(f"start is {start!r}; expected one of {captions}")
+    index = 0 if start is None else captions.index(start)
     pages = []
     for caption, item in figures.items():
         figure = item.figure if isinstance(item, Axes) else item
-        text = io.StringIO()
-        figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
+        page = io.BytesIO()
+        figure.savefig(page, format="svg", bbox_inches="tight", metadata={"Date": None})
         plt.close(figure)
-        svg = text.getvalue()
-        drawn = widgets.HTML(svg[svg.index("<svg") :])
-        pages.append(widgets.VBox([widgets.Label(str(caption)), drawn]) if long else drawn)
-    stack = widgets.Stack(pages, selected_index=0)
-    captions = [(str(caption), i) for i, caption in enumerate(figures)]
+        # As an <img>, a figure cannot share ids with the other figures of the page.
+        data = base64.b64encode(page.getvalue()).decode()
+        alt = html.escape(f"{label} {caption}".strip())
+        src = f"data:image/svg+xml;base64,{data}"
+        style = "max-width:100%;height:auto"
+        pages.append(widgets.HTML(f'<img class="drawn" alt="{alt}" style="{style}" src="{src}">'))
+    stack = widgets.Stack(pages, selected_index=index)
     chooser = widgets.SelectionSlider(
-        options=captions,
+        options=[(str(caption), i) for i, caption in enumerate(captions)],
+        index=index,
         description=label,
         style={"description_width": "initial"},
-        layout=widgets.Layout(width="90%"),
+        layout=widgets.Layout(width="95%"),
     )
-    # A link in the browser, not in Python, is what survives on a static page.
+    # This link lives in the browser. A link in Python would do nothing on a static page.
     widgets.jslink((chooser, "index"), (stack, "selected_index"))
     return widgets.VBox([chooser, stack])
-
-
-def panels(count: int, columns: int, height: float, **shape: Any) -> tuple[Figure, np.ndarray]:
-    size = (4.3 * columns, height * count)
-    return plt.subplots(count, columns, figsize=size, squeeze=False, **shape)
-
-
-def panel_grid(titles: Iterable[str], height: float) -> tuple[Figure, dict[str, Axes]]:
-    """Return a figure with one panel a title, two in a row."""
-    titles = list(titles)
-    figure, axes = panels(-(-len(titles) // 2), min(2, len(titles)), height)
-    for ax in axes.flat[len(titles) :]:
-        ax.set_axis_off()
-    named = dict(zip(titles, axes.flat, strict=False))
-    for title, ax in named.items():
-        ax.set_title(no_math(title))
-    return figure, named
-
-
-def panel_rows(count: int, columns: int, width: float, height: float, **shape: Any) -> tuple:
-    """Return a figure with one row of panels a study."""
-    shape = {"figsize": (width, 0.7 + height * count), "layout": "constrained", **shape}
-    figure, axes = plt.subplots(count, columns, squeeze=False, **shape)
-    figure.get_layout_engine().set(h_pad=0.08)
-    return figure, axes
-
-
-def legend_below(figure: Figure, axes: Iterable[Axes], columns: int | None = None) -> None:
-    """Draw one legend for the entries of several panels."""
-    pairs = [pair for ax in axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
-    columns = columns or len(pairs)
-    figure.legend(*zip(*pairs, strict=True), loc="outside lower center", ncols=columns)

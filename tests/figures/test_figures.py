@@ -1,0 +1,283 @@
+"""Figures of tables and spectra: each mark is the number it stands for."""
+
+import warnings
+from types import SimpleNamespace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib.colors import to_hex
+from PIL import ImageColor
+from scipy import stats
+
+from symgen import figures
+from symgen.interactions import Interactions
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def style():
+    with plt.rc_context():
+        figures.set_style()
+        yield
+
+
+def texts(axis):
+    return [label.get_text() for label in axis]
+
+
+def legend(figure):
+    return [text.get_text() for box in figure.legends for text in box.get_texts()]
+
+
+def t_interval(values):
+    reach = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
+    return np.mean(values) - reach, np.mean(values) + reach
+
+
+def trainings():
+    """A tidy table as `measure` returns it: two networks, three seeds, four steps."""
+    rng = np.random.default_rng(0)
+    rows = [
+        (network, seed, step, quantity, float("nan"), rng.random())
+        for network in ("cnn", "vgg11")
+        for seed in (0, 10, 20)
+        for step in (0, 10, 100, 1000)
+        for quantity in ("H", "chance", "N")
+    ]
+    return pd.DataFrame(rows, columns=["network", "seed", "step", "quantity", "order", "value"])
+
+
+def test_colors_keep_their_difference_in_grey_or_are_backed_by_form():
+    """Pairs that share a figure differ by lightness, or one of them is hatched."""
+    light = {k: sum(ImageColor.getrgb(c)) for k, c in figures.COLORS.items()}
+    assert abs(light["and"] - light["or"]) > 60
+    assert abs(light["generalizable"] - light["other"]) > 60
+    assert abs(light["network"] - light["model"]) > 60
+    assert len(set(figures.COLORS.values())) >= len(figures.COLORS) - 1
+
+
+def test_the_style_gives_svg_with_stable_bytes(tmp_path):
+    for name in ("a", "b"):
+        ax = figures.plot_verdicts()
+        ax.figure.savefig(tmp_path / name, format="svg", metadata={"Date": None})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert plt.rcParams["axes.grid"] and plt.rcParams["font.family"] == ["DejaVu Sans"]
+
+
+def test_panels_are_titled_literally_and_spare_ones_are_empty():
+    figure, axes = figures.panels(["$a$", "b", "c"], columns=2)
+    assert [ax.get_title() for ax in axes] == [r"\$a\$", "b", "c"]
+    assert [ax.axison for ax in figure.axes] == [True, True, True, False]
+
+
+def test_the_legend_below_names_each_label_once():
+    figure, axes = figures.panels(["a", "b"])
+    figures.legend_below(figure)
+    assert not figure.legends
+    for ax in axes:
+        ax.plot([0, 1], label="H")
+    axes[1].plot([1, 0], label="N")
+    figures.legend_below(figure)
+    assert legend(figure) == ["H", "N"]
+
+
+def test_a_slider_starts_where_it_is_set_and_its_text_is_inert():
+    import ipywidgets
+
+    drawn = {step: figures.plot_verdicts() for step in (0, 10, "<b>")}
+    # Widgets of a process without a kernel warn about their own construction.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        box = figures.slider(drawn, "step", start=10)
+    chooser, stack = box.children
+    assert chooser.index == stack.selected_index == 1 and chooser.description == "step"
+    assert isinstance(stack, ipywidgets.Stack) and not plt.get_fignums()
+    assert 'alt="step &lt;b&gt;"' in stack.children[2].value
+    assert all('src="data:image/svg+xml;base64,' in page.value for page in stack.children)
+    with pytest.raises(ValueError, match="start is 7; expected one of"):
+        figures.slider({0: figures.plot_verdicts()}, start=7)
+
+
+def test_curves_are_means_over_seeds_with_t_bands():
+    table = trainings()
+    cnn = table[table["network"] == "cnn"]
+    phases = SimpleNamespace(t1=10, t2=None)
+    figure = figures.plot_curves(cnn, y=[("H", "chance"), "N"], phases=phases)
+    first, second = figure.axes
+    assert first.get_title() == "generalization power H, chance level"
+    assert second.get_title() == "number of interactions N"
+    steps = cnn[cnn["quantity"] == "H"].groupby("step")["value"]
+    line, chance, boundary = first.lines
+    assert line.get_xdata().tolist() == [0, 10, 100, 1000]
+    assert np.allclose(line.get_ydata(), steps.mean())
+    assert to_hex(line.get_color()) == figures.COLORS["generalizable"].lower()
+    assert to_hex(chance.get_color()) == figures.COLORS["chance"]
+    assert line.get_linestyle() != chance.get_linestyle()
+    band = first.collections[0].get_paths()[0].vertices
+    expected = [bound for _, values in steps for bound in t_interval(values)]
+    assert all(np.isclose(band[:, 1], bound).any() for bound in expected)
+    assert set(boundary.get_xdata()) == {10} and texts(first.texts) == ["$t_1$"]
+    assert legend(figure) == ["generalization power H", "chance level"]
+    assert second.get_xlabel() == "optimizer steps" and second.get_xscale() == "symlog"
+    assert texts(second.get_xticklabels()) == ["0", "10", "100", "1,000"]
+
+
+def test_curves_of_groups_and_of_wide_tables():
+    figure = figures.plot_curves(trainings(), y=[("H", "chance"), "N"], group="network")
+    assert [len(ax.lines) for ax in figure.axes] == [4, 2]
+    colors = [line.get_color() for line in figure.axes[0].lines]
+    assert colors[:2] == colors[2:] and colors[0] != colors[1]
+    assert legend(figure) == ["cnn", "vgg11", "cnn, chance level", "vgg11, chance level"]
+    wide = pd.DataFrame({"baselines": [1, 2, 3], "H": [0.3, 0.4, 0.5]})
+    [ax] = figures.plot_curves(wide, x="baselines", y=["H"]).axes
+    assert ax.lines[0].get_ydata().tolist() == [0.3, 0.4, 0.5]
+    assert ax.get_xscale() == "linear" and ax.get_xticks().tolist() == [1, 2, 3]
+
+
+def test_phases_are_a_sketch_or_measured_shapes():
+    sketch = figures.plot_phases()
+    assert texts(sketch.texts)[0].startswith("phase 1") and len(sketch.patches) == 3
+    curves = pd.DataFrame({"H": [1, 4, 2.0], "N": [40, 20, 10.0]}, index=[0, 10, 100])
+    ax = figures.plot_phases(curves, SimpleNamespace(t1=10, t2=None))
+    assert [line.get_ydata().tolist() for line in ax.lines[:2]] == [[0.25, 1, 0.5], [1, 0.5, 0.25]]
+    spans = [(p.get_x(), p.get_x() + p.get_width()) for p in ax.patches]
+    assert spans == [(0, 10), (10, 100)]
+    assert not figures.plot_phases(curves, SimpleNamespace(t1=None, t2=None)).patches
+
+
+def estimates():
+    rows = [
+        (orders, label, group, mean, mean - 0.1, mean + 0.1)
+        for orders in ("low", "high")
+        for label, mean in (("CNN", 0.4), ("$GPT$", 0.6))
+        for group in ("H", "chance level", "untrained")
+    ]
+    return pd.DataFrame(rows, columns=["orders", "label", "group", "mean", "low", "high"])
+
+
+def test_estimates_are_dots_with_intervals_in_rows():
+    figure = figures.plot_estimates(estimates(), "group", "orders", 0.5, "H")
+    assert [ax.get_title() for ax in figure.axes] == ["low", "high"]
+    ax = figure.axes[0]
+    assert texts(ax.get_yticklabels()) == ["CNN", r"\$GPT\$"] and ax.get_xlabel() == "H"
+    dots = [container.lines for container in ax.containers]
+    assert [d[0].get_xdata().tolist() for d in dots] == [[0.4, 0.6]] * 3
+    segments = np.array(dots[0][2][0].get_segments())
+    assert np.allclose(segments[:, :, 0], [[0.3, 0.5], [0.5, 0.7]])
+    places = np.array([d[0].get_ydata() for d in dots])
+    assert np.abs(places - [0, 1]).max() < 0.5 and np.unique(places).size == 6
+    meaning = ["generalizable", "chance", "untrained"]
+    assert [d[0].get_color() for d in dots] == [figures.COLORS[k] for k in meaning]
+    assert len({d[0].get_marker() for d in dots}) == 3
+    assert legend(figure) == ["generalization power H", "chance level", "untrained"]
+    assert any(set(line.get_xdata()) == {0.5} for line in ax.lines)
+    low, high = ax.get_ylim()
+    assert low > high  # the first label is on top
+
+
+def test_repeats_show_every_training_next_to_the_mean():
+    rng = np.random.default_rng(1)
+    table = pd.DataFrame({"label": ["a", "b"] * 6, "kind": ["x"] * 6 + ["y"] * 6})
+    table["value"] = rng.random(12)
+    ax = figures.plot_repeats(table, group="kind", reference=0)
+    dots = [line for line in ax.lines if line.get_alpha()]
+    assert sorted(x for line in dots for x in line.get_xdata()) == sorted(table["value"])
+    for (_, rows), container in zip(table.groupby("kind"), ax.containers, strict=True):
+        means = rows.groupby("label")["value"]
+        assert np.allclose(container.lines[0].get_xdata(), means.mean())
+        bounds = np.array(container.lines[2][0].get_segments())[:, :, 0]
+        assert np.allclose(bounds, [t_interval(values) for _, values in means])
+    assert texts(ax.get_legend().get_texts()) == ["x", "y"]
+
+
+def test_verdicts_follow_the_margin():
+    examples = [(0.3, 0.1), (0.0, 0.05), (-0.3, 0.1), (0.1, 0.05), (0.05, 0.2)]
+    ax = figures.plot_verdicts(margin=0.1, examples=examples)
+    words = [t.get_text() for t in ax.texts if t.get_text() in ("holds", "fails", "open")]
+    assert words == ["holds", "fails", "fails", "open", "open"]
+    assert [c.lines[0].get_xdata()[0] for c in ax.containers] == [m for m, _ in examples]
+    colors = {t.get_text(): t.get_color() for t in ax.texts}
+    assert colors["holds"] == figures.COLORS["generalizable"]
+    assert colors["fails"] == figures.COLORS["non-generalizable"]
+
+
+def test_scatter_counts_its_groups():
+    table = pd.DataFrame({"H": [0, 1, 2], "gap": [2, 1, 0], "kind": ["_a", "_a", "generalizable"]})
+    ax = figures.plot_scatter(table, "H", "gap", "kind", identity=True)
+    line, first, second = ax.lines
+    assert list(line.get_xdata()) == list(line.get_ydata()) == [0, 2]
+    assert first.get_ydata().tolist() == [2, 1] and second.get_xdata().tolist() == [2]
+    assert second.get_color() == figures.COLORS["generalizable"]
+    # A leading underscore would hide the entry.
+    assert texts(ax.get_legend().get_texts()) == [" _a (2)", "generalizable (1)"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("generalization power H", "loss gap (nats)")
+
+
+def test_strips_join_the_values_of_a_unit():
+    table = pd.DataFrame({"mask": ["mean value", "zero"] * 3, "sample": [0, 0, 1, 1, 2, 2]})
+    table["v"] = [1.0, 2, 3, 4, 5, 9]
+    ax = figures.plot_strips(table, "mask", "v", "sample")
+    assert [line.get_ydata().tolist() for line in ax.lines[:3]] == [[1, 2], [3, 4], [5, 9]]
+    assert ax.containers[0].lines[0].get_ydata().tolist() == [3, 5]
+    assert texts(ax.get_xticklabels()) == ["mean\nvalue", "zero"]
+    ax = figures.plot_strips(table, "mask", "v")
+    assert ax.lines[0].get_linestyle() == "None" and len(ax.lines[0].get_xdata()) == 6
+
+
+def test_sorted_strengths_fall_from_one():
+    v = torch.randn(5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    inter = Interactions.from_moebius(v, 0.5)
+    ax = figures.plot_sorted({"one": inter[0], "all": inter})
+    size = inter[0].effects.abs().flatten().sort(descending=True).values
+    assert np.allclose(ax.lines[0].get_ydata(), size / size[0])
+    assert ax.lines[1].get_ydata()[0] == 1 and (np.diff(ax.lines[1].get_ydata()) <= 0).all()
+    assert ax.get_xscale() == "log" and texts(ax.get_legend().get_texts()) == ["one", "all"]
+
+
+def test_spectra_are_bars_by_order_and_sign():
+    total = torch.tensor([[[0, 2, 1], [0, -1, -3.0]], [[0, 4, 1], [0, -1, -1.0]]])
+    ax = figures.plot_spectrum(total, total / 2)
+    up, down, solid_up, solid_down = ax.containers
+    heights = [[bar.get_height() for bar in bars] for bars in ax.containers]
+    assert heights == [[3, 1], [-1, -2], [1.5, 0.5], [-0.5, -1]]
+    assert [up[0].get_hatch(), solid_up[0].get_hatch()] == ["///", None]
+    assert to_hex(solid_down[0].get_facecolor()) == figures.COLORS["generalizable"].lower()
+    assert texts(ax.get_legend().get_texts()) == ["non-generalizable", "generalizable"]
+    assert ax.get_xticks().tolist() == [1, 2] and down[0].get_width() == 0.8
+    alone = figures.plot_spectrum(total[0])
+    assert texts(alone.get_legend().get_texts()) == ["salient"]
+    figure = figures.plot_spectra({"a": (total, total), "b": (4 * total, None)}, columns=2)
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
+    assert legend(figure) == ["non-generalizable", "generalizable", "salient"]
+    figure = figures.plot_spectra({"a": (total, None), "b": (4 * total, None)}, share_scale=False)
+    assert figure.axes[0].get_ylim() != figure.axes[1].get_ylim()
+
+
+TABLE = pd.DataFrame({"a": [1.0]})
+REFUSED = {
+    "curves, column": (
+        lambda: figures.plot_curves(TABLE, "step", ["a"]),
+        "columns a; expected also step",
+    ),
+    "curves, wide": (lambda: figures.plot_curves(TABLE, "a", ["H"]), "expected also H"),
+    "curves, tidy": (lambda: figures.plot_curves(trainings(), y=["K"]), "no quantity K"),
+    "estimates": (lambda: figures.plot_estimates(TABLE), "expected also label, mean, low, high"),
+    "repeats": (lambda: figures.plot_repeats(TABLE, "a"), "expected also label"),
+    "scatter": (lambda: figures.plot_scatter(TABLE, "a", "b"), "expected also b"),
+    "strips": (lambda: figures.plot_strips(TABLE, "a", "a", "sample"), "expected also sample"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_tables_that_lack_something_are_refused(name):
+    draw, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        draw()

@@ -1,0 +1,243 @@
+"""Figures of one sample, and the explorer in a real browser."""
+
+import html
+import json
+import re
+import shutil
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+
+from symgen import figures
+from symgen.interactions import Interactions
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), "")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+FLAGS += [f"--disable-{x}" for x in ("background-networking", "component-update", "sync")]
+BOXES = torch.tensor([[0, 0, 4, 4], [4, 0, 8, 4], [0, 4, 4, 8]])
+IMAGE = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
+NAMES = ["$ear$", "<i>eye</i>", "_nose"]
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def game():
+    """v = -1 + 2 AND(0, 1) - 0.5 AND(2) + 1.5 OR(1, 2), and a network that differs a little."""
+    and_, or_ = torch.zeros(8, dtype=torch.float64), torch.zeros(8, dtype=torch.float64)
+    and_[0b011], and_[0b100], or_[0b110] = 2, -0.5, 1.5
+    one = torch.tensor(4.0, dtype=torch.float64)
+    inter = Interactions(and_, or_, -one / 4, one, 0 * one, one / 2)
+    noise = 0.1 * torch.randn(8, generator=torch.Generator().manual_seed(0)).double()
+    return inter.predict() + noise, inter
+
+
+def texts(items):
+    return [item.get_text() for item in items]
+
+
+def test_variables_are_numbered_boxes_and_others_are_covered():
+    ax = figures.plot_variables(IMAGE, BOXES, members=[0, 2])
+    assert np.array_equal(ax.images[0].get_array(), IMAGE)
+    assert texts(ax.texts) == ["0", "2"]
+    covers = [patch for patch in ax.patches if patch.get_fill()]
+    assert [patch.get_bbox().extents.tolist() for patch in covers] == [[3.5, -0.5, 7.5, 3.5]]
+    assert texts(figures.plot_variables(IMAGE, BOXES).texts) == ["0", "1", "2"]
+
+
+def test_masked_copies_stand_above_their_values(game):
+    v, _ = game
+    figure = figures.plot_masking(IMAGE, BOXES, [0, 0b101, 7], v)
+    *copies, ax = figure.axes
+    covered = [sum(patch.get_fill() for patch in copy.patches) for copy in copies]
+    assert covered == [3, 1, 0]
+    assert [copy.get_title() for copy in copies] == [
+        f"S = ∅\nv = {v[0]:.2f}",
+        f"S = 5\nv = {v[5]:.2f}",
+        f"S = N\nv = {v[7]:.2f}",
+    ]
+    assert np.array_equal(ax.lines[0].get_ydata(), v)
+    dots = [(line.get_xdata()[0], line.get_ydata()[0]) for line in ax.lines[1:]]
+    assert dots == [(0, v[0]), (5, v[5]), (7, v[7])]
+
+
+def test_matching_sorts_both_by_v(game):
+    v, inter = game
+    network, model = figures.plot_matching(v, inter).lines
+    order = v.argsort()
+    assert np.array_equal(network.get_ydata(), v[order])
+    assert np.array_equal(model.get_ydata(), inter.predict()[order])
+    assert model.get_color() == figures.COLORS["model"]
+
+
+def test_bars_are_the_strongest_effects(game):
+    _, inter = game
+    ax = figures.plot_interactions(inter, NAMES, top=2)
+    bars = sorted((bar.get_y(), bar.get_width(), bar.get_hatch()) for bar in ax.patches)
+    assert [bar[1:] for bar in bars] == [(2, None), (1.5, "///")]
+    labels = texts(ax.get_yticklabels())
+    assert labels == [r"\$ear\$ ∧ <i>eye</i>", "<i>eye</i> ∨ _nose"]
+    ax = figures.plot_interactions(inter)
+    assert texts(ax.get_yticklabels()) == ["0 ∧ 1", "1 ∨ 2", "2"]
+    assert texts(ax.get_legend().get_texts()) == ["AND", "OR"]
+
+
+def test_the_graph_joins_variables_terms_and_output(game):
+    _, inter = game
+    ax = figures.plot_graph(inter, NAMES, target="$x$")
+    nodes = [line for line in ax.lines if line.get_markersize() == 20]
+    assert {n.get_marker() for n in nodes} == {"o", "h"} and len(nodes) == 3
+    edges = [line for line in ax.lines if line not in nodes]
+    # One line per member, and one to the output.
+    assert len(edges) == 2 + 2 + 1 + 3
+    colors = {figures.COLORS["positive"]: 6, figures.COLORS["negative"]: 2}
+    assert all(sum(e.get_color() == c for e in edges) == k for c, k in colors.items())
+    words = texts(ax.texts)
+    assert {"+2.00", "+1.50", "−0.50", r"\$x\$", r"\$ear\$", "∧", "∨"} <= set(words)
+    assert texts(ax.get_yticklabels()) == ["order 1", "order 2"]
+    named = Interactions.from_moebius(torch.randn(2, 64).double())
+    places = [
+        line.get_xdata()[0]
+        for line in figures.plot_graph(named[0], top=40).lines
+        if line.get_markersize() == 20
+    ]
+    assert len(places) == 40 and min(places) >= 0.4 and max(places) <= 9.6
+
+
+def test_the_diagram_names_the_number_of_baselines():
+    assert "2 baseline\nnetworks" in texts(figures.plot_baselines(2).texts)
+    assert "1 baseline\nnetwork" in texts(figures.plot_baselines(1).texts)
+
+
+def test_several_samples_and_incomplete_explorers_are_refused(game):
+    v, inter = game
+    several = Interactions.from_moebius(torch.randn(2, 8).double())
+    for draw in (figures.plot_interactions, figures.plot_graph):
+        with pytest.raises(ValueError, match="interactions of 2 samples; expected one"):
+            draw(several)
+    with pytest.raises(ValueError, match="an image needs its boxes"):
+        figures.explorer(v, inter, image=IMAGE)
+    big = torch.zeros(2**13, dtype=torch.float64)
+    with pytest.raises(ValueError, match="13 variables; the explorer shows at most 12"):
+        figures.explorer(big, Interactions.from_moebius(big))
+
+
+def test_the_explorer_holds_outputs_and_effects_as_inert_data(game):
+    v, inter = game
+    shown = figures.explorer(v, inter, NAMES, IMAGE, BOXES, start=5)
+    page = shown.to_html()
+    data = json.loads(html.unescape(re.search('data-explorer="([^"]*)"', page)[1]))
+    assert np.allclose(data["v"], v, atol=1e-3) and np.allclose(data["d"], inter.predict())
+    assert data["terms"] == [["and", 3, 2.0], ["or", 6, 1.5], ["and", 4, -0.5]]
+    assert data["start"] == 5 and data["boxes"][1] == [50, 0, 100, 50]
+    assert "<i>" not in page and "<script" not in page and len(page) < 3000
+    photograph = np.zeros((500, 400, 3), dtype=np.uint8)
+    uri = figures.explorer(v, inter, image=photograph, boxes=BOXES).data["image"]
+    assert uri.startswith("data:image/jpeg;base64,") and len(uri) < 4000
+    # In JupyterLab the script comes along.
+    assert "<script>" in shown._repr_html_() and "onclick" not in shown._repr_html_()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not CHROMIUM:
+        pytest.skip("there is no chromium on this machine")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Return a function that opens HTML; afterwards, errors of the page fail the test."""
+    errors, pages = [], []
+
+    def open_one(content, **options):
+        page = browser.new_page(**options)
+        pages.append(page)
+        page.on("pageerror", lambda error: errors.append(error))
+        page.set_content(f"<meta charset='utf-8'><body>{content}</body>")
+        return page
+
+    yield open_one
+    for page in pages:
+        page.close()
+    assert not errors
+
+
+def values(page):
+    return [x.replace("−", "-") for x in page.locator(".symgen-value").all_inner_texts()]
+
+
+def expected(game, state):
+    v, inter = game
+    return [f"{float(x[state]):.2f}" for x in (v, inter.predict())]
+
+
+def test_patches_switch_v_and_d(game, open_page):
+    page = open_page(figures.explorer(*game, NAMES, IMAGE, BOXES)._repr_html_())
+    patches, terms = page.locator(".symgen-patch"), page.locator(".symgen-term >> visible=true")
+    assert values(page) == expected(game, 7)
+    assert terms.all_inner_texts()[1].split("\n") == ["$ear$ ∧ <i>eye</i>", "+2.00"]
+    widths = []
+    for i, state in ((1, 0b101), (0, 0b100), (2, 0), (1, 0b010)):
+        patches.nth(i).click()
+        assert values(page) == expected(game, state)
+        pressed = [patches.nth(k).get_attribute("aria-pressed") for k in range(3)]
+        assert pressed == [str(bool(state >> k & 1)).lower() for k in range(3)]
+        widths.append(page.locator(".symgen-model .symgen-fill").evaluate("e => e.style.width"))
+    # Active at S = {1}: the constant and OR(1, 2).
+    assert [x.split("\n")[-1] for x in terms.all_inner_texts()] == ["−1.00", "+1.50"]
+    low, high = (
+        min(0, *map(float, (*game[0], *game[1].predict()))),
+        max(map(float, (*game[0], *game[1].predict()))),
+    )
+    assert float(widths[-1].rstrip("%")) == pytest.approx(100 * 0.5 / (high - low), abs=0.1)
+    terms.nth(1).hover()
+    marked = page.locator(".symgen-marked").evaluate_all("all => all.map(e => e.textContent)")
+    assert marked == ["1", "2"]
+    page.mouse.move(0, 0)
+    assert page.locator(".symgen-marked").count() == 0
+    assert page.locator("i").count() == 0
+
+
+def test_the_explorer_works_by_keyboard_and_prints_its_first_state(game, open_page):
+    text = "the <i>ear</i>, an eye 👁 and a nose"
+    spans = [(text.index(w), text.index(w) + len(w)) for w in ("ear", "eye", "nose")]
+    twice = figures.explorer(*game, text=text, spans=spans, start=6)._repr_html_() * 2
+    page = open_page(twice, viewport={"width": 390, "height": 800})
+    # Two scripts on one page set up each explorer once.
+    assert page.locator(".symgen-word").count() == 6
+    stage = page.locator(".symgen-stage").first
+    assert stage.inner_text().replace("\n", "") == text
+    page.keyboard.press("Tab")
+    page.keyboard.press("Space")
+    assert values(page)[:2] == expected(game, 7)
+    assert values(page)[2:] == expected(game, 6)
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert values(page)[:2] == expected(game, 6)
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert values(page)[:2] == expected(game, 7)
+    page.get_by_role("button", name="all off").first.click()
+    assert values(page)[:2] == expected(game, 0)
+    assert page.locator(".symgen-count").first.inner_text() == "0 of 3 present"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    term = page.locator(".symgen-terms").nth(1).locator("button >> visible=true").first
+    term.focus()
+    assert page.locator(".symgen-marked").count() == 2
+
+
+def test_terms_beyond_the_list_are_summed(game, open_page):
+    script = (figures.network.STATIC / "explorer.js").read_text()
+    page = open_page(f"{figures.explorer(*game, top=1).to_html()}<script>{script}</script>")
+    rows = page.locator(".symgen-term >> visible=true").all_inner_texts()
+    assert rows[-1] == "other terms+1.00"
