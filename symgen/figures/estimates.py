@@ -94,7 +94,7 @@ def _color(name: object, k: int) -> str:
 def _dots(ax: Axes, rows: pd.DataFrame, place: Any, name: object, k: int) -> None:
     """Draw means with intervals, in the look of the k-th group."""
     errors = [rows["mean"] - rows["low"], rows["high"] - rows["mean"]]
-    label = None if name is None else style.no_math(style.label_of(name))
+    label = None if name is None else style.label_of(name)
     look = {
         "fmt": style.MARKERS[k % 8],
         "ms": 6.5,

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import ConnectionPatch, FancyArrowPatch, Rectangle
+from matplotlib.patches import ConnectionPatch, Rectangle
 from torch import Tensor
 
 from symgen.figures import style
@@ -76,7 +76,7 @@ def plot_variables(
         ax: where to draw.
     """
     ax = style.axes_or_new(ax, 3.4, 3.4)
-    ax.imshow(image, interpolation="nearest", cmap="gray")
+    ax.imshow(image, interpolation="nearest", cmap="gray", vmin=0, vmax=255)
     for i, (left, top, right, bottom) in enumerate(boxes.tolist()):
         box = (left - 0.5, top - 0.5), right - left, bottom - top
         if members is not None and i not in members:
@@ -115,17 +115,14 @@ def plot_masking(
     for copy, state in zip(copies, states, strict=True):
         present = [k for k in range(len(boxes)) if state >> k & 1]
         plot_variables(image, boxes, present, copy)
-        for number in list(copy.texts):
-            number.remove()
-        for box in copy.patches:
-            box.set_linewidth(1)
+        plt.setp(copy.texts, visible=False)
+        plt.setp(copy.patches, linewidth=1)
         name = {0: "S = ∅", len(values) - 1: "S = N"}.get(state, f"S = {state}")
         copy.set_title(f"{name}\nv = {values[state]:.2f}", size=10.5)
         ax.plot(state, values[state], "o", color=style.COLORS["positive"], ms=7, zorder=3)
         ends = {"coordsA": copy.transAxes, "coordsB": ax.transData}
-        line = ConnectionPatch((0.5, -0.03), (state, values[state]), **ends, lw=1, ls=(0, (4, 2)))
-        line.set(color=style.COLORS["positive"], in_layout=False)
-        figure.add_artist(line)
+        ends |= {"color": style.COLORS["positive"], "ls": (0, (4, 2)), "in_layout": False}
+        figure.add_artist(ConnectionPatch((0.5, -0.03), (state, values[state]), **ends))
     ax.set(xlabel=f"masked state S, from 0 to {len(values) - 1:,}", ylabel="output v")
     ax.margins(x=0.02)
     return figure
@@ -254,16 +251,9 @@ def _draw_node(
     ring = {"mfc": "white", "mec": style.COLORS[node.type], "mew": 2.5, "ms": 20, "zorder": 3}
     ax.plot(x, y, "o" if node.type == "and" else "h", **ring)
     ax.text(x, y, SIGNS[node.type].strip(), ha="center", va="center", size=10, zorder=4)
-    white = {"boxstyle": "square,pad=0.1", "fc": "white", "alpha": 0.9, "lw": 0}
-    ax.text(
-        x + 0.33,
-        y,
-        f"{node.effect:+.2f}".replace("-", "−"),
-        va="center",
-        size=9.5,
-        zorder=3.5,
-        bbox=white,
-    )
+    box = {"boxstyle": "square,pad=0.1", "fc": "white", "alpha": 0.9, "lw": 0}
+    effect = f"{node.effect:+.2f}".replace("-", "−")
+    ax.text(x + 0.33, y, effect, va="center", size=9.5, zorder=3.5, bbox=box)
 
 
 def plot_baselines(baselines: int = 2, ax: Axes | None = None) -> Axes:
@@ -275,39 +265,26 @@ def plot_baselines(baselines: int = 2, ax: Axes | None = None) -> Axes:
     """
     ax = style.axes_or_new(ax, 3.6)
     plural = "s" if baselines > 1 else ""
-    boxes = {
-        "half A": (0.11, 0.78, "training\nsamples A", "#EEEEEE"),
-        "half B": (0.11, 0.28, "training\nsamples B", "#EEEEEE"),
-        "target": (0.37, 0.78, "target\nnetwork", "#D9ECF7"),
-        "baseline": (0.37, 0.28, f"{baselines} baseline\nnetwork{plural}", "#FBE8C8"),
-        "own": (0.64, 0.78, "salient\ninteractions", "#D9ECF7"),
-        "other": (0.64, 0.28, "salient\ninteractions", "#FBE8C8"),
-        "H": (0.89, 0.53, "in both,\nsame sign:\nH", "#CDE9E0"),
-    }
-    arrows = [("half A", "target", "train"), ("half B", "baseline", "train")]
-    arrows += [
-        ("target", "own", ""),
-        ("baseline", "other", ""),
-        ("own", "H", ""),
-        ("other", "H", ""),
+    look = {"ha": "center", "va": "center", "size": 10.5}
+    rows = [
+        (0.78, 0.6, "A", "target\nnetwork", "#D9ECF7"),
+        (0.28, 0.46, "B", f"{baselines} baseline\nnetwork{plural}", "#FBE8C8"),
     ]
-    look = {"ha": "center", "va": "center", "size": 10.5, "zorder": 3}
-    drawn = {
-        name: ax.text(
-            x, y, text, bbox={"boxstyle": "round,pad=0.5", "fc": fill, "ec": "#666666"}, **look
-        )
-        for name, (x, y, text, fill) in boxes.items()
-    }
-    for start, end, text in arrows:
-        (x0, y0, *_), (x1, y1, *_) = boxes[start], boxes[end]
-        ends = {"patchA": drawn[start].get_bbox_patch(), "patchB": drawn[end].get_bbox_patch()}
-        ax.add_patch(
-            FancyArrowPatch(
-                (x0, y0), (x1, y1), arrowstyle="-|>", mutation_scale=14, color="#444444", **ends
-            )
-        )
-        ax.text((x0 + x1) / 2, (y0 + y1) / 2 + 0.05, text, ha="center", size=9.5)
-    ax.text(0.505, 0.53, "the same\nmasked test samples", style="italic", **look)
+    boxes = [(0.9, 0.53, "in both,\nsame sign:\nH", "#CDE9E0")]
+    for y, end, half, network, fill in rows:
+        boxes += [(0.1, y, f"training\nsamples {half}", "#EEEEEE"), (0.37, y, network, fill)]
+        boxes += [(0.63, y, "salient\ninteractions", fill)]
+        ax.text(0.23, y + 0.03, "train", size=9.5, ha="center")
+        for start, stop in (
+            ((0.19, y), (0.28, y)),
+            ((0.46, y), (0.53, y)),
+            ((0.74, y), (0.82, end)),
+        ):
+            ax.annotate("", stop, start, arrowprops={"arrowstyle": "-|>", "color": "#444444"})
+    for x, y, text, fill in boxes:
+        box = {"boxstyle": "round,pad=0.5", "fc": fill, "ec": "#666666"}
+        ax.text(x, y, text, bbox=box, **look)
+    ax.text(0.5, 0.53, "the same\nmasked test samples", style="italic", **look)
     ax.set(xlim=(0, 1), ylim=(0.1, 0.95))
     ax.set_axis_off()
     return ax

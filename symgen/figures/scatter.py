@@ -38,7 +38,7 @@ def plot_scatter(
         ax.plot(ends, ends, color="black", lw=1, ls=(0, (4, 2)))
     for k, (name, rows) in enumerate(style.parts_of(table, group)):
         color = style.COLORS["network"] if name is None else style.color_of(name, k)
-        label = None if name is None else f"{style.no_math(style.label_of(name))} ({len(rows)})"
+        label = None if name is None else f"{style.label_of(name)} ({len(rows)})"
         look = {
             "ls": "none",
             "marker": style.MARKERS[k % 8],

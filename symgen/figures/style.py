@@ -65,25 +65,16 @@ def set_style() -> None:
 
     A figure is 6.4 inches wide, so its letters can still be read on a phone.
     """
-    sns.set_theme(style="whitegrid", palette=GROUPS)
-    plt.rcParams.update(
-        {
-            "figure.figsize": (6.4, 3.6),
-            "figure.constrained_layout.use": True,
-            # Matplotlib brings this font, so a figure looks the same on every machine.
-            "font.family": ["DejaVu Sans"],
-            "font.size": 11,
-            "axes.titlesize": 12,
-            "axes.labelsize": 11,
-            "xtick.labelsize": 10.5,
-            "ytick.labelsize": 10.5,
-            "legend.fontsize": 10.5,
-            "legend.frameon": False,
-            "lines.markersize": 5,
-            "svg.hashsalt": "symgen",
-            "svg.fonttype": "path",
-        }
-    )
+    rc = {
+        "figure.figsize": (6.4, 3.6),
+        "figure.constrained_layout.use": True,
+        "legend.frameon": False,
+        "lines.markersize": 5,
+        "svg.hashsalt": "symgen",
+        "svg.fonttype": "path",
+    }
+    # Matplotlib brings this font, so a figure looks the same on every machine.
+    sns.set_theme(style="whitegrid", palette=GROUPS, font="DejaVu Sans", font_scale=0.93, rc=rc)
     try:
         from matplotlib_inline.backend_inline import set_matplotlib_formats
     except ImportError:
@@ -105,8 +96,8 @@ def no_math(text: object) -> str:
 
 
 def label_of(name: object) -> str:
-    """Return the words for a quantity: those of the text, or the name itself."""
-    return QUANTITIES[name][0] if name in QUANTITIES else no_math(str(name).replace("_", " "))
+    """Return the words for a quantity, or else the name itself, drawn literally."""
+    return QUANTITIES[name][0] if name in QUANTITIES else no_math(name)
 
 
 def color_of(name: object, i: int = 0) -> str:
