@@ -1,4 +1,4 @@
-"""Data sets: loading by name, and splits for target network, baseline networks and testing."""
+"""Data sets by name, split for the target network, its baseline networks and testing."""
 
 import dataclasses
 import warnings
@@ -9,12 +9,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from symgen.data.hub import DATASETS, Source, read_rows
 from symgen.data.images import image_part
-from symgen.data.parts import Part, TextPart
-from symgen.data.splits import add_noise, aliases, choose_classes, deal, part_names
-from symgen.data.texts import load_tokenizer
-from symgen.literal import nearest
+from symgen.data.sources import SOURCES, Source, read_rows
+from symgen.data.splits import Part, add_noise, aliases, choose_classes, deal, part_names
+from symgen.data.texts import TextPart, load_tokenizer
+from symgen.names import unknown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,12 +24,12 @@ class Samples:
         x: inputs as the network takes them: an image tensor, or a mapping of token tensors.
         y: (sample,) int64 labels.
         index: (sample,) int64 positions in the part.
-        part: the part they were drawn from.
+        part: the part that they were drawn from.
     """
 
     x: Any
-    y: Int[Tensor, " sample"]
-    index: Int[Tensor, " sample"]
+    y: Int[Tensor, "sample"]
+    index: Int[Tensor, "sample"]
     part: Part
 
     def __len__(self) -> int:
@@ -38,8 +37,8 @@ class Samples:
 
     def __getitem__(self, kept: Any) -> "Samples":
         """Return some of the samples: a slice or an array of positions."""
-        index = torch.arange(len(self))[kept]
-        return Samples(*self.part.batch(self.index[index]), self.index[index], self.part)
+        index = self.index[torch.arange(len(self))[kept]]
+        return Samples(*self.part.batch(index), index, self.part)
 
     def show(self, i: int) -> Any:
         """Return sample i for display: a uint8 array (height, width, 3), or its text."""
@@ -51,10 +50,10 @@ class Data:
     """A data set, split.
 
     Attributes:
-        name: as it was asked for.
+        name: as given to `load_dataset`.
         kind: ``"image"`` or ``"text"``.
         classes: names of the classes.
-        parts: name to `Part`; always "target", "baseline" and "test".
+        parts: name to `Part`; always contains "target", "baseline" and "test".
         tokenizer: of a text data set, else None.
     """
 
@@ -67,10 +66,7 @@ class Data:
     def part(self, name: str) -> Part:
         """Return the part with this name."""
         if name not in self.parts:
-            raise ValueError(
-                f'data set "{self.name}" has no part "{name}"; it has '
-                f"{', '.join(self.parts)}.{nearest(name, self.parts)}"
-            )
+            raise unknown(f'part of "{self.name}"', name, self.parts)
         return self.parts[name]
 
     @property
@@ -95,17 +91,17 @@ class Data:
     ) -> Samples:
         """Draw samples balanced over classes (App. J.1).
 
-        Where a class has too few samples, the others make up for it. A smaller count with the
-        same seed gives the beginning of a larger one.
+        If a class has too few samples, the others make up for it. A smaller count with the same
+        seed gives the beginning of a larger one.
 
         Args:
             count: number of samples.
             part: name of the part to draw from.
-            n_classes: draw this many classes first, then samples from these only.
+            n_classes: draw this many classes first, then samples of these only.
             seed: of the draw.
 
         Raises:
-            ValueError: if the part holds fewer samples or classes than asked for.
+            ValueError: if the part holds fewer samples or classes.
 
         Example:
             >>> load_dataset("digits").sample(20).y.bincount().tolist()
@@ -119,25 +115,24 @@ class Data:
         if n_classes is not None:
             if not 1 <= n_classes <= len(present):
                 raise ValueError(
-                    f'n_classes={n_classes}: part "{part}" of "{self.name}" has '
-                    f"{len(present)} classes; ask for 1 to {len(present)}"
+                    f'n_classes={n_classes}: part "{part}" of "{self.name}" has {len(present)} '
+                    f"classes; give 1 to {len(present)}"
                 )
             present = present[:n_classes]
         order = order[np.isin(labels[order], present)]
         if not 1 <= count <= len(order):
             raise ValueError(
-                f'count={count}: part "{part}" of "{self.name}" has {len(order)} samples of '
-                f"the {len(present)} classes to draw from; ask for 1 to {len(order)}"
+                f'{count} samples: part "{part}" of "{self.name}" has {len(order)} samples of '
+                f"{len(present)} classes; give 1 to {len(order)}"
             )
         # One of each class, then a second of each class, and so on.
         place = {c: k for k, c in enumerate(present)}
         rank = np.empty(len(order), dtype=np.int64)
         for c in present:
-            mine = labels[order] == c
-            rank[mine] = np.arange(mine.sum()) * len(place) + place[c]
+            members = labels[order] == c
+            rank[members] = np.arange(members.sum()) * len(place) + place[c]
         index = torch.from_numpy(order[np.argsort(rank)][:count])
-        x, y = chosen.batch(index)
-        return Samples(x, y, index, chosen)
+        return Samples(*chosen.batch(index), index, chosen)
 
 
 def load_dataset(
@@ -150,35 +145,38 @@ def load_dataset(
     test_size: int | None = None,
     max_length: int = 64,
     tokenizer: Any = None,
+    size: int | None = None,
+    statistics: tuple | None = None,
     seed: int = 0,
 ) -> Data:
     """Load a data set and split it for a target network and its baseline networks (App. E.1).
 
-    It is read from the folder `SYMGEN_DATA` where that holds it, else from the hub. Parts are
-    disjoint, and have the same number of samples of every class; only where the baseline is
-    trained on test samples (``split="test"``) are these in "test" too, as in Section 2.2.
+    Parts are disjoint and have the same number of samples per class. With ``split="test"`` the
+    baseline is trained on the test samples, as in Section 2.2.
 
     Args:
-        name: "digits", "planted-sentiment", a hub id such as "uoft-cs/cifar10", or the path of a
-            folder with one subfolder of pictures for each class (of which every fifth is for
-            testing), or with such folders named train and test.
+        name: "digits", "planted-sentiment"; an id such as "uoft-cs/cifar10", read from the folder
+            `SYMGEN_DATA` or from the hub; or the path of a folder with one subfolder of pictures
+            per class, or with such folders named train and test.
         revision: commit, tag or branch on the hub.
-        train_size: number of training samples of each part; None takes all there are.
+        train_size: training samples per part; None takes all.
         label_noise: share of the training labels of each part, 0 to 1, replaced by another
             class drawn at random.
-        split: "halves" of the training set for target and baseline; "test", with a baseline
-            trained on the test samples (Section 2.2); "thirds" A, B and C (App. N);
-            "parts:K" for a target and K baselines (App. C).
-        classes: keep the first so many classes, or those named.
-        test_size: number of test samples; None takes all there are.
+        split: "halves" of the training set for target and baseline; "test"; "thirds" A, B and C
+            (App. N); "parts:K" for a target and K baselines (App. C).
+        classes: keep the first so many classes, or those listed.
+        test_size: number of test samples; None takes all.
         max_length: texts are cut to this many tokens.
         tokenizer: for texts: a tokenizer, a hub id or path, a vocabulary size, or None for
             one trained on the training texts.
+        size: images are resized to this many pixels per side; None takes that of the data set.
+        statistics: mean and standard deviation per channel, for images in 0..1; None takes those
+            of the data set. Pretrained networks need their own: see `data_options`.
         seed: of the split and the noise.
 
     Raises:
-        ValueError: for anything unknown, missing or too large, with what there is.
-        FileNotFoundError: where there is neither a local copy nor a way to the hub.
+        ValueError: for unknown names and impossible numbers.
+        FileNotFoundError: if the data are neither on this machine nor on the hub.
 
     Example:
         >>> data = load_dataset("digits", train_size=100)
@@ -191,16 +189,16 @@ def load_dataset(
     if max_length < 3:
         raise ValueError(f"max_length={max_length}: expected at least 3 tokens")
     train, test = read_rows(name, "train", revision), read_rows(name, "test", revision)
-    kept, class_names = choose_classes(train, classes, name)
     if train.kind != test.kind or any(
         a != b for a, b in zip(train.classes, test.classes, strict=False)
     ):
         raise ValueError(
-            f'the splits of "{name}" do not belong together: for training {train.kind}s of '
-            f"{', '.join(train.classes[:5])} ..., for testing {test.kind}s of "
-            f"{', '.join(test.classes[:5])} ...; expected the same classes in the same order"
+            f'the splits of "{name}" differ: {train.kind}s of {", ".join(train.classes[:5])} ... '
+            f"for training, {test.kind}s of {', '.join(test.classes[:5])} ... for testing; "
+            "expected the same classes in the same order"
         )
-    # Where classes have no names, the test split may lack the last of them.
+    kept, class_names = choose_classes(train, classes, name)
+    # If classes have no names, the test split may lack the last of them.
     test = dataclasses.replace(test, classes=max(train.classes, test.classes, key=len))
     indices = deal(train, kept, count, train_size, seed, f'training set of "{name}"')
     test_index = deal(test, kept, 1, test_size, seed, f'test set of "{name}"')[0]
@@ -209,10 +207,12 @@ def load_dataset(
         baseline = deal(test, kept, 1, train_size, seed, f'test set of "{name}"')[0]
         everything.append((test, "test", baseline))
     everything.append((test, "test", test_index))
-    source = DATASETS.get(name, Source())
+    source = SOURCES.get(name, Source())
+    source = dataclasses.replace(
+        source, size=size or source.size, statistics=statistics or source.statistics
+    )
     if train.kind == "text":
-        texts = train.take(np.concatenate(indices))
-        tokenizer = load_tokenizer(tokenizer, texts)
+        tokenizer = load_tokenizer(tokenizer, train.take(np.concatenate(indices)))
     remap = np.full(max(kept) + 2, -1)
     remap[kept] = np.arange(len(kept))
     parts, skipped = {}, {}
@@ -237,10 +237,10 @@ def _report(skipped: dict[str, str], total: int, name: str) -> None:
         return
     places = list(skipped)
     text = (
-        f'{len(skipped)} of {total} images of "{name}" are corrupt or of a kind that is not read '
-        f"(split and row: {', '.join(places[:5])}{', ...' if len(places) > 5 else ''}; of the "
-        f"first: {skipped[places[0]]})"
+        f'{len(skipped)} of {total} images of "{name}" cannot be read (split and row: '
+        f"{', '.join(places[:5])}{', ...' if len(places) > 5 else ''}; {places[0]}: "
+        f"{skipped[places[0]]})"
     )
     if len(skipped) > 0.01 * total:
-        raise ValueError(f"{text}; more than 1 % is too many: get or convert the data set again")
+        raise ValueError(f"{text}; more than 1 % is too many, so copy the data set again")
     warnings.warn(f"{text}; they are left out", UserWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""Images: decoded from files that nobody vouches for, kept small or encoded, augmented."""
+"""Images: decoded safely, held in memory if small, augmented."""
 
 import dataclasses
 import io
@@ -12,14 +12,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from symgen.data.hub import SMALL, Source
-from symgen.data.parts import Indices, Part
-from symgen.data.rows import Rows
+from symgen.data.sources import Source
+from symgen.data.splits import Indices, Part, Rows
 
-# Kinds of image files that are read; others could start a program to be drawn.
+# Kinds of image files that are read. Other kinds could start a program.
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
-# Pixels; larger images take gigabytes once they are decoded.
+# Pixels. Larger images take gigabytes once they are decoded.
 LARGEST = 2**26
+# Images up to this many pixels per side are held in memory; networks give them a small stem.
+SMALL = 64
 
 
 def decode(
@@ -29,19 +30,19 @@ def decode(
 
     Args:
         raw: encoded image, or uint8 array (height, width, channel).
-        box: x, y, width, height in pixels; parts outside the image are cut off.
-        draft: a JPEG file is decoded at the nearest size at least so large, which is faster.
+        box: x, y, width, height in pixels. Parts outside the image are cut off.
+        draft: a JPEG file is decoded at the nearest size that is at least this large, to save time.
 
     Raises:
-        ValueError: for a file that is damaged, animated, too large, or of more than 8 bits.
+        ValueError: for a file that is damaged, animated, too large, or has more than 8 bits.
     """
     try:
         return _decode(raw, box, draft)
-    except Exception as error:  # of damaged files Pillow's decoders raise almost anything
-        said = " ".join((str(error) or type(error).__name__).split())
-        if type(error).__name__ == "UnidentifiedImageError":  # it names a place in memory
-            said = f"it is no file of {', '.join(FORMATS)}"
-        raise ValueError(f"no usable image: {said[:200]}") from error
+    except Exception as error:  # Pillow raises almost anything for damaged files
+        message = " ".join((str(error) or type(error).__name__).split())
+        if type(error).__name__ == "UnidentifiedImageError":  # its message names a memory address
+            message = f"not a file of {', '.join(FORMATS)}"
+        raise ValueError(f"no usable image: {message[:200]}") from error
 
 
 def _decode(raw: bytes | np.ndarray, box: np.ndarray | None, draft: tuple[int, int] | None) -> Any:
@@ -79,13 +80,13 @@ class ImagePart(Part):
     Args:
         images: pixels 0..255.
         labels: class indices.
-        source: gives the statistics for normalisation, and whether mirroring is allowed.
+        source: statistics for normalisation, and whether mirroring is allowed.
     """
 
     def __init__(
         self,
         images: UInt8[Tensor, "sample 3 height width"],
-        labels: Int[Tensor, " sample"],
+        labels: Int[Tensor, "sample"],
         source: Source = Source(),  # noqa: B008
     ):
         super().__init__(labels)
@@ -101,7 +102,7 @@ class ImagePart(Part):
         return self._normalise(self.images[index]), self.labels[index]
 
     def augment(self, indices: Indices, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return images shifted by up to an eighth of their size, and mirrored where allowed."""
+        """Return images shifted by up to an eighth of their size, and mirrored if allowed."""
         index = torch.as_tensor(indices)
         pixels = self.images[index]
         count, _, height, width = pixels.shape
@@ -138,11 +139,11 @@ class LargeImagePart(ImagePart):
     def __init__(
         self,
         encoded: list,
-        labels: Int[Tensor, " sample"],
+        labels: Int[Tensor, "sample"],
         source: Source,
         boxes: np.ndarray | None = None,
     ):
-        # No pixels are held.
+        # No pixels are held in memory.
         super().__init__(torch.empty(len(labels), 3, 0, 0, dtype=torch.uint8), labels, source)
         self.encoded, self.boxes, self.size = encoded, boxes, source.size or 224
 
@@ -190,18 +191,19 @@ class LargeImagePart(ImagePart):
         return cut[:, ::-1] if self.flip and draw[4] < 0.5 else cut
 
     def _content(self) -> list:
-        return [self.encoded, self.boxes, self.size, self.mean, self.std, self.flip]
+        images = [np.frombuffer(x, np.uint8) if isinstance(x, bytes) else x for x in self.encoded]
+        return [images, self.boxes, self.size, self.mean, self.std, self.flip]
 
 
 def image_part(
     rows: Rows, index: np.ndarray, remap: np.ndarray, source: Source
 ) -> tuple[ImagePart, dict[int, str]]:
-    """Return the images of some rows, and what is wrong with those that were left out.
+    """Return the images of some rows, and an error message per unusable row.
 
     Args:
         rows: of one split.
         index: row numbers.
-        remap: from the set's labels to those of the classes that are kept.
+        remap: from the labels of the set to those of the classes that are kept.
         source: of the data set.
     """
     raw = rows.take(index)
@@ -209,7 +211,7 @@ def image_part(
 
     def pixels(i: int) -> np.ndarray | str:
         try:
-            # A whole decode at an eighth of the size is enough to find a cut-off file.
+            # Decoding at an eighth of the size is enough to find a file that was cut off.
             image = decode(raw[i], draft=None if size <= SMALL else (size // 8, size // 8))
         except ValueError as error:
             return str(error)

@@ -1,5 +1,6 @@
-"""What comes with the package: digits, planted effects, texts with planted labels or last words."""
+"""Data that are made here: digits, planted effects, sentences with planted labels or last words."""
 
+import functools
 import itertools
 from collections.abc import Sequence
 
@@ -8,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from symgen.data.rows import Rows
+from symgen.data.splits import Rows
 from symgen.transforms import interaction_order
 
 PRAISE = ("brilliant", "charming", "delightful", "gripping", "superb", "wonderful")
@@ -27,11 +28,12 @@ _ADJECTIVES = (
     "red", "quiet", "wooden", "early", "distant", "narrow", "silver", "local", "square",
     "northern", "young", "tall",
 )  # fmt: skip
-# A small world. Who and where decide what is taken; who, where and when decide what is found.
+# A small world. Person and place decide the word after "take"; person, place and season decide the
+# word after "find".
 PEOPLE = ("sailor", "baker", "doctor", "miner")
 PLACES = ("harbor", "village", "castle", "forest")
 SEASONS = ("winter", "spring", "summer", "autumn")
-# Any synonym of a need decides what is got.
+# Any synonym of a need decides the word after "get".
 NEEDS = (
     ("hungry", "starving", "famished"),
     ("thirsty", "parched", "dry"),
@@ -53,7 +55,13 @@ DETAILS = (
 GAP = "_"
 
 
+@functools.cache
 def digits(split: str) -> Rows:
+    """Return scikit-learn's digits, 20 pixels per side.
+
+    Args:
+        split: "train" (1,348 images) or "test" (449).
+    """
     from PIL import Image
     from sklearn.datasets import load_digits
 
@@ -62,7 +70,7 @@ def digits(split: str) -> Rows:
     chosen = np.arange(len(bunch.target)) % 4 == 3
     chosen = np.flatnonzero(chosen if split == "test" else ~chosen)
     pixels = (bunch.images[chosen] * (255 / 16)).round().astype(np.uint8)
-    # 8 pixels a side cannot hold a 5 x 5 grid of patches; 20 give patches of 4 x 4.
+    # 8 pixels per side cannot hold a 5 x 5 grid of patches; 20 give patches of 4 x 4.
     enlarged = [np.asarray(Image.fromarray(p).resize((20, 20), Image.BILINEAR)) for p in pixels]
     images = np.repeat(np.stack(enlarged)[..., None], 3, axis=-1)
     return Rows(
@@ -73,16 +81,16 @@ def digits(split: str) -> Rows:
 def planted_score(text: str) -> float:
     """Return the planted sentiment of a sentence from which any words may be missing.
 
-    With A the words of praise (or of blame) in the sentence and N its negator, the score is
-    ``s * (2 * OR(A) - 4 * N * OR(A))``, where s is +1 for praise and -1 for blame: synonyms form
-    an OR, negation an AND with them. Without a negator the sparsest logical model is the OR over
-    A alone. With one it joins the negator to A, and for two or more synonyms it is not unique.
+    Let A be the words of praise (or of blame) in the sentence and N its negator. The score is
+    ``s * (2 * OR(A) - 4 * N * OR(A))``, with s = +1 for praise and -1 for blame. So synonyms form
+    an OR, and negation is an AND with them. Without a negator the sparsest logical model is the OR
+    over A. With one it joins the negator to A; for two or more synonyms it is not unique.
 
     Args:
         text: words separated by spaces.
 
     Returns:
-        2 or -2; 0 where no word of sentiment is left.
+        2 or -2; 0 if no word of sentiment is left.
 
     Example:
         >>> planted_score("the film seemed superb"), planted_score("the film seemed hardly superb")
@@ -99,23 +107,27 @@ def planted_outputs(
 
     Args:
         texts: sentences.
-        words: the n input variables of each; a masked word is gone wherever it stands.
+        words: the n input variables of each. A masked word is removed at every place.
         labels: 1 for praise, 0 for blame: the sign of the score.
+
+    Returns:
+        Scores on all masked states; 2 or -2, and 0 without words of sentiment.
 
     Example:
         >>> planted_outputs(["it is hardly superb"], [["hardly", "superb"]], [0]).tolist()
         [[0.0, 0.0, -2.0, 2.0]]
     """
     rows = []
-    for text, own, label in zip(texts, words, labels, strict=True):
-        present = np.arange(2 ** len(own))[:, None] >> np.arange(len(own)) & 1 > 0
-        rest = set(text.split()) - set(own)
+    for text, variables, label in zip(texts, words, labels, strict=True):
+        count = len(variables)
+        present = np.arange(2**count)[:, None] >> np.arange(count) & 1 > 0
+        rest = set(text.split()) - set(variables)
         left = [
-            present[:, [word in kind for word in own]].any(1) | bool(rest & set(kind))
+            present[:, [word in kind for word in variables]].any(1) | bool(rest & set(kind))
             for kind in (PRAISE, BLAME, NEGATORS)
         ]
         rows.append(_score(*left) * (1 if label else -1))
-    # Without the sign that a zero may have.
+    # Adding 0 removes the sign of a negative zero.
     return torch.tensor(np.array(rows)) + 0.0
 
 
@@ -127,14 +139,13 @@ def _score(praise: np.ndarray | bool, blame: np.ndarray | bool, negated: np.ndar
 def planted_effects(
     samples: int, n: int, count: int = 3, seed: int = 0
 ) -> Float[Tensor, "sample type state"]:
-    """Return AND and OR effects of one to three variables, `count` of each type a sample.
+    """Return AND and OR effects of one to three variables, `count` of each type per sample.
 
-    Which ones is random, and so are their signs and sizes, from 0.5 to 1.5. ORs have two or three
-    variables.
+    Their variables, signs and sizes (0.5 to 1.5) are random. ORs have two or three variables.
 
     Args:
-        samples: how many functions.
-        n: variables, 3 or more.
+        samples: number of functions.
+        n: number of variables, 3 or more.
         count: effects of each type.
         seed: of the draws.
 
@@ -153,11 +164,12 @@ def planted_effects(
     return torch.zeros_like(drawn).scatter(-1, chosen, effects)
 
 
+@functools.cache
 def planted_sentences(split: str) -> Rows:
     """Return generated sentences of ten content words, labelled by their `planted_score`.
 
-    Each has one to three synonyms of praise or of blame, in a third of the sentences a negator,
-    and words without sentiment. Labels are balanced, with a negator and without.
+    Each has one to three synonyms of praise or of blame and words without sentiment. A third of
+    the sentences have a negator. Labels are balanced, with a negator and without.
 
     Args:
         split: "train" (4,000 sentences) or "test" (1,000, none of them in "train").
@@ -197,20 +209,19 @@ def _sentence(generator: np.random.Generator, synonyms: tuple[str, ...], negated
     return " and ".join(clauses if generator.random() < 0.5 else clauses[::-1])
 
 
+@functools.cache
 def planted_facts(split: str, domain: int = 0) -> Rows:
     """Return sentences of a small world whose last word follows a known AND or OR.
 
-    "will take ...": if person AND place belong together (`PEOPLE` and `PLACES` in order), they
-    decide the answer; "will find ...": person AND place AND season; "will get ...": any
-    synonym of a need, by OR. Whatever is less, or does not belong together, says nothing: the
-    answer is then drawn at random, and so it is in one sentence of twenty. Words are left out
-    here and there, which is written ``_``.
+    "will take ...": person AND place decide the answer if they belong together (`PEOPLE` and
+    `PLACES` in order). "will find ...": person AND place AND season decide. "will get ...": any
+    synonym of a need decides, by OR. In all other sentences the answer is drawn at random, and so
+    it is in one sentence of twenty. Some words are left out, written as ``_``.
 
     Args:
-        split: "train" (12,000 sentences) or "test" (2,000, in which no word is left out, what can
-            belong together does, and no answer is drawn at random).
-        domain: 0, or 1 for a second world, where the same people take and find other things and
-            get the same.
+        split: "train" (12,000 sentences) or "test" (2,000, all complete, without random answers).
+        domain: 0, or 1 for a second world: the same people take and find other things, and get the
+            same.
     """
     train = split == "train"
     generator = np.random.default_rng([20260101, domain, train])
@@ -224,7 +235,7 @@ def _fact(generator: np.random.Generator, domain: int, noisy: bool) -> str:
     # Person and place, and person and season, belong together more often than by chance.
     together = generator.random(2) < (0.6 if noisy else 1)
     where, when = np.where(together, who, (where, when)).tolist()
-    # What takes three words to know takes more examples to learn.
+    # Interactions of three words need more examples.
     verb = str(generator.choice(list(ANSWERS), p=(0.25, 0.5, 0.25) if noisy else None))
     synonyms = generator.permutation(NEEDS[need])[: generator.integers(2, 4)].tolist()
     weather, day, colour, animal, look = (str(generator.choice(d)) for d in DETAILS)
@@ -245,11 +256,11 @@ def _fact(generator: np.random.Generator, domain: int, noisy: bool) -> str:
 
 
 def planted_answer(verb: str, words: Sequence[str], domain: int = 0) -> str | None:
-    """Return the word that the planted facts put after a verb, or None where they say nothing.
+    """Return the word that the planted facts put after a verb, or None if they decide nothing.
 
     Args:
         verb: "take", "find" or "get".
-        words: those present.
+        words: that are present.
         domain: see `planted_facts`.
 
     Example:

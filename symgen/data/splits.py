@@ -1,13 +1,77 @@
-"""How the rows of a data set are divided into disjoint parts with equal classes (App. E.1, N)."""
+"""The rows of a data set, and how they are divided into parts (App. E.1, N)."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
-from symgen.data.parts import Part
-from symgen.data.rows import Rows
-from symgen.literal import nearest
+from symgen.names import unknown
+from symgen.storage import fingerprint
 
 SPLITS = ("halves", "test", "thirds", "parts:K")
+Indices = Sequence[int] | np.ndarray | Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """The rows of one split, in one form for every source.
+
+    Attributes:
+        kind: ``"image"`` or ``"text"``.
+        labels: (row,) class indices, -1 if unknown.
+        classes: names of the classes.
+        take: from row numbers to raw inputs: encoded bytes, uint8 arrays (height, width, channel)
+            or strings.
+        boxes: (row, 4) bounding boxes in pixels, or None.
+    """
+
+    kind: str
+    labels: np.ndarray
+    classes: list[str]
+    take: Callable[[Any], list]
+    boxes: np.ndarray | None = None
+
+
+class Part:
+    """Inputs and their labels: the samples that one network is trained or tested on.
+
+    Attributes:
+        labels: (sample,) int64 class indices, as the networks are trained on them.
+        chunk: number of samples that are evaluated at once.
+    """
+
+    chunk = 250
+
+    def __init__(self, labels: Int[Tensor, "sample"]):
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batch(self, indices: Indices) -> tuple[Any, Tensor]:
+        """Return (x, y) of some samples as the network takes them, not augmented."""
+        raise NotImplementedError
+
+    def augment(self, indices: Indices, generator: torch.Generator) -> tuple[Any, Tensor]:
+        """Return (x, y) of some samples, augmented at random for training."""
+        raise NotImplementedError
+
+    def show(self, i: int) -> Any:
+        """Return sample i for display."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Identity of the content: inputs, labels and preprocessing."""
+        return fingerprint([self.labels, self._content()])
+
+    def _content(self) -> list:
+        raise NotImplementedError
 
 
 def part_names(split: str) -> tuple[list[str], int]:
@@ -21,47 +85,60 @@ def part_names(split: str) -> tuple[list[str], int]:
     kind, _, number = split.partition(":")
     if kind == "parts" and number.isdigit() and int(number) >= 1:
         return ["target", *(f"baseline{k}" for k in range(1, int(number) + 1))], int(number) + 1
-    raise ValueError(
-        f'split="{split}" is unknown; expected one of {", ".join(SPLITS)} with a number for '
-        f"K.{nearest(split, SPLITS)}"
-    )
+    raise unknown("split", split, SPLITS)
 
 
 def aliases(names: list[str]) -> dict[str, str]:
-    """Return the further names under which parts go, so that "target" and "baseline" exist."""
+    """Return further names of parts, so that "target" and "baseline" always exist."""
     if names[0] == "A":
         return {"target": "A", "baseline": "B"}
     return {} if names[1] == "baseline" else {"baseline": "baseline1"}
 
 
-def choose_classes(rows: Rows, wanted: int | list | None, name: str) -> tuple[list[int], list[str]]:
-    """Return the indices and names of the classes that are kept."""
-    known = rows.classes
-    if wanted is None:
+def choose_classes(
+    rows: Rows, classes: int | list | None, name: str
+) -> tuple[list[int], list[str]]:
+    """Return the indices and names of the classes that are kept.
+
+    Args:
+        rows: of the training set.
+        classes: keep the first so many classes, or those listed by name or index; None keeps all
+            that have samples.
+        name: of the data set, for messages.
+    """
+    names = rows.classes
+    if classes is None:
         # A subset of a data set may name classes of which it holds no sample.
         kept = [int(c) for c in np.unique(rows.labels[rows.labels >= 0])]
-    elif isinstance(wanted, int):
-        if not 2 <= wanted <= len(known):
+    elif isinstance(classes, int):
+        if not 2 <= classes <= len(names):
             raise ValueError(
-                f'classes={wanted}: "{name}" has {len(known)} classes; ask for 2 to {len(known)}'
+                f'classes={classes}: "{name}" has {len(names)} classes; give 2 to {len(names)}'
             )
-        kept = list(range(wanted))
+        kept = list(range(classes))
     else:
-        for c in wanted:
-            if c not in known and not (isinstance(c, int) and 0 <= c < len(known)):
-                raise ValueError(
-                    f'"{name}" has no class {c!r}; it has {", ".join(known)}.{nearest(c, known)}'
-                )
-        kept = sorted({known.index(c) if c in known else c for c in wanted})
+        for c in classes:
+            if c not in names and not (isinstance(c, int) and 0 <= c < len(names)):
+                raise unknown(f'class of "{name}"', c, names)
+        kept = sorted({names.index(c) if c in names else c for c in classes})
     if len(kept) < 2:
         raise ValueError(f'"{name}": a classification needs at least 2 classes, got {len(kept)}')
-    return kept, [known[c] for c in kept]
+    return kept, [names[c] for c in kept]
 
 
 def deal(
-    rows: Rows, kept: list[int], count: int, size: int | None, seed: int, what: str
+    rows: Rows, kept: list[int], count: int, size: int | None, seed: int, origin: str
 ) -> list[np.ndarray]:
-    """Deal row numbers into `count` disjoint parts with the same number of rows of each class."""
+    """Deal row numbers into `count` disjoint parts with the same number of rows per class.
+
+    Args:
+        rows: of one split.
+        kept: class indices.
+        count: number of parts.
+        size: samples per part; None takes all.
+        seed: of the draw.
+        origin: of the rows, for messages.
+    """
     generator = np.random.default_rng([seed, 7])
     piles = [generator.permutation(np.flatnonzero(rows.labels == c)) for c in range(max(kept) + 1)]
     piles = [piles[c] for c in kept]
@@ -70,18 +147,18 @@ def deal(
     if size is not None:
         if not 1 <= size <= available.sum():
             raise ValueError(
-                f"{size} samples in each of {count} part(s) were asked for, but the {what} has "
-                f"{sum(map(len, piles))}, which gives at most {available.sum()} in each"
+                f"{count} part(s) of {size} samples each: the {origin} has "
+                f"{sum(map(len, piles))} samples, which gives at most {available.sum()} per part"
             )
-        # Shares as in the whole set; what rounding leaves goes to the largest remainders.
+        # Shares as in the whole set. The rest after rounding goes to the largest remainders.
         exact = size * available / available.sum()
         quota = np.floor(exact).astype(int)
         quota[np.argsort(quota - exact, kind="stable")[: size - quota.sum()]] += 1
     empty = [rows.classes[c] for c, q in zip(kept, quota, strict=True) if q == 0]
     if empty:
         raise ValueError(
-            f"no sample is left of class {', '.join(empty[:5])} in the {what} when it is divided "
-            f"into {count} part(s) of {int(quota.sum())} samples; use more samples or fewer classes"
+            f"no sample of class {', '.join(empty[:5])} remains if the {origin} is divided into "
+            f"{count} part(s) of {int(quota.sum())} samples; use more samples or fewer classes"
         )
     parts = [
         np.concatenate([pile[k::count][:q] for pile, q in zip(piles, quota, strict=True)])
@@ -91,7 +168,7 @@ def deal(
 
 
 def add_noise(part: Part, share: float, classes: int, seed: int, k: int) -> None:
-    """Replace a share of the labels, each by another class drawn at random."""
+    """Replace a share of the labels of part number k, each by another class drawn at random."""
     generator = np.random.default_rng([seed, 13, k])
     count = round(share * len(part))
     chosen = generator.permutation(len(part))[:count]

@@ -1,4 +1,4 @@
-"""Texts for language models: read, divided, cut into pieces; and tokenizers."""
+"""Texts: parts for networks, texts for language models, and tokenizers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,25 +7,112 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from symgen.data.hub import (
-    DATASETS,
+from symgen.data.sources import (
     HELD_OUT,
+    SOURCES,
     Source,
     from_pretrained,
     import_transformers,
     open_splits,
+    read_files,
+    text_columns,
 )
-from symgen.data.rows import Rows, json_lines, readable, text_columns
-from symgen.files import working_folder
-from symgen.fingerprints import refusal
-from symgen.literal import nearest
+from symgen.data.splits import Indices, Part, Rows
+from symgen.names import unknown
 
 VOCABULARY = 8192
 MASKED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CAUSAL = ("[PAD]", "[UNK]", "[BOS]", "[EOS]")
 COLUMNS = ("instruction", "input", "output")
+
+
+class TextPart(Part):
+    """Texts, tokenized once; a batch is padded to its longest text.
+
+    Args:
+        texts: one string per sample.
+        labels: class indices.
+        tokenizer: a fast tokenizer of `transformers`, with a pad and a mask token.
+        max_length: longer texts are cut to this many tokens.
+    """
+
+    # Share of tokens hidden by `augment`.
+    HIDDEN = 0.1
+
+    def __init__(
+        self, texts: list[str], labels: Int[Tensor, "sample"], tokenizer: Any, max_length: int
+    ):
+        super().__init__(labels)
+        self.texts, self.tokenizer = texts, tokenizer
+        self._ids = tokenizer(texts, truncation=True, max_length=max_length)["input_ids"]
+
+    def batch(self, indices: Indices) -> tuple[dict[str, Tensor], Tensor]:
+        """Return input_ids and attention_mask, each (sample, token) int64, and labels."""
+        index = torch.as_tensor(indices)
+        rows = [torch.tensor(self._ids[i]) for i in index.tolist()]
+        padding = self.tokenizer.pad_token_id
+        ids = pad_sequence(rows, batch_first=True, padding_value=padding)
+        lengths = torch.tensor([len(row) for row in rows])
+        mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
+        return {"input_ids": ids, "attention_mask": mask}, self.labels[index]
+
+    def augment(
+        self, indices: Indices, generator: torch.Generator
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the samples with a tenth of their tokens replaced by the mask token.
+
+        Otherwise a network trained from scratch would never meet the mask token. Its outputs on
+        masked inputs would then rest on an embedding that kept its random initial value.
+        """
+        x, y = self.batch(indices)
+        ids = x["input_ids"]
+        special = torch.isin(ids, torch.tensor(self.tokenizer.all_special_ids))
+        hidden = (torch.rand(ids.shape, generator=generator) < self.HIDDEN) & ~special
+        x["input_ids"] = ids.masked_fill(hidden, self.tokenizer.mask_token_id)
+        return x, y
+
+    def show(self, i: int) -> str:
+        """Return the text of sample i."""
+        return self.texts[i]
+
+    def _content(self) -> list:
+        special = [self.tokenizer.mask_token_id, self.tokenizer.pad_token_id]
+        return [self.texts, self._ids, special]
+
+
+class TokenPart(Part):
+    """Pieces of text for a causal language model, whose labels are their own tokens.
+
+    Args:
+        pieces: token ids, and the position from which the loss counts; see `pieces_of`.
+        vocabulary: of the model, which returns so many logits per token. Fewer pieces are
+            evaluated at once if the logits take much memory.
+    """
+
+    chunk = 20
+    # Memory of the logits of a chunk, in bytes of float32, and the number of copies of them.
+    LOGITS, COPIES = 2**30, 4
+
+    def __init__(self, pieces: Sequence[tuple[Tensor, int]], vocabulary: int = 1):
+        super().__init__(torch.zeros(len(pieces), dtype=torch.int64))
+        self.pieces = list(pieces)
+        longest = max((len(piece) for piece, _ in pieces), default=1)
+        fit = self.LOGITS // (4 * self.COPIES * longest * vocabulary)
+        self.chunk = min(self.chunk, max(fit, 1))
+
+    def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
+        """Return ids, padded on the right, and labels; a label of -100 does not count."""
+        chosen = [self.pieces[i] for i in torch.as_tensor(indices).tolist()]
+        ids = pad_sequence([p for p, _ in chosen], batch_first=True)
+        labels = [torch.where(torch.arange(len(p)) < first, -100, p) for p, first in chosen]
+        return ids, pad_sequence(labels, batch_first=True, padding_value=-100)
+
+    def _content(self) -> list:
+        return self.pieces
 
 
 def load_texts(
@@ -34,13 +121,13 @@ def load_texts(
     """Return the distinct texts of a data set, in their order, for use with a language model.
 
     Args:
-        name: registered name or id, such as ``"rajpurkar/squad"``.
-        split: name of the split; a set's only split is taken whatever it is called.
+        name: registered name, id or path, such as ``"rajpurkar/squad"``.
+        split: name of the split; the only split of a set is taken whatever its name is.
         revision: commit, tag or branch on the hub.
         column: of the texts; by default the registered one, or the one with the longest texts.
 
     Raises:
-        ValueError: for an unknown name, split or column, with those there are.
+        ValueError: for an unknown name, split or column.
 
     Example:
         >>> len(load_texts("planted-sentiment", "test"))
@@ -48,75 +135,58 @@ def load_texts(
     """
     splits = open_splits(name, revision)
     if split not in splits and len(splits) > 1:
-        raise ValueError(
-            f'data set "{name}" has no split "{split}"; it has {", ".join(splits)}.'
-            f"{nearest(split, splits)}"
-        )
+        raise unknown(f'split of "{name}"', split, splits)
     table = splits.get(split, next(iter(splits.values())))()
     if isinstance(table, Rows):
         if table.kind != "text":
             raise ValueError(f'data set "{name}" holds images; expected a data set of texts')
-        return table.take(np.arange(len(table.labels)))
-    columns = text_columns(table)
-    column = column or DATASETS.get(name, Source()).text or next(iter(columns), None)
-    if column not in columns:
-        raise ValueError(
-            f'data set "{name}" has no column of text named "{column}"; it has '
-            f"{', '.join(columns) or 'none'}.{nearest(column, columns)}"
-        )
-    found = list(dict.fromkeys(text for text in table[column] if text and text.strip()))
+        texts = table.take(np.arange(len(table.labels)))
+    else:
+        columns = text_columns(table)
+        column = column or SOURCES.get(name, Source()).text or next(iter(columns), None)
+        if column not in columns:
+            raise unknown(f'text column of "{name}"', column, columns)
+        texts = table[column]
+    found = list(dict.fromkeys(text for text in texts if text and text.strip()))
     if not found:
-        raise ValueError(f'column "{column}" of data set "{name}" holds no text in any row')
+        raise ValueError(f'data set "{name}" holds no text in any row; give another column')
     return found
-
-
-@refusal
-def _refuse_without_words(tokenizer: Any, name: str) -> None:
-    if set(tokenizer.get_vocab()) <= {*tokenizer.all_special_tokens}:
-        raise ValueError(
-            f'the tokenizer "{name}" knows no word, only {len(tokenizer)} special tokens: that is '
-            "made of a folder without one. Save yours beside the model, by "
-            "tokenizer.save_pretrained(folder), so that there is a tokenizer.json"
-        )
 
 
 def load_tokenizer(tokenizer: Any, texts: list[str]) -> Any:
     """Return a tokenizer fit for masking.
 
     Args:
-        tokenizer: one already, or the hub id or path of one, or a vocabulary size (default
-            8,192) for one that is trained on the texts: WordPiece in lower case, as BERT's,
+        tokenizer: a tokenizer; or the hub id or path of one; or a vocabulary size (default
+            8,192) for one that is trained on the texts: WordPiece in lower case, like BERT's,
             with the special tokens [PAD], [UNK], [CLS], [SEP] and [MASK].
         texts: of the training set.
 
     Raises:
-        ValueError: if it has no mask token, no pad token or no character offsets.
+        ValueError: if it has no mask token, no pad token, no words or no character offsets.
     """
+    name = tokenizer if isinstance(tokenizer, str) else type(tokenizer).__name__
     if isinstance(tokenizer, str):
-        name, tokenizer = tokenizer, from_pretrained("AutoTokenizer", tokenizer)
+        tokenizer = from_pretrained("AutoTokenizer", tokenizer)
     elif tokenizer is None or isinstance(tokenizer, int):
-        name = "trained on the texts"
         tokenizer = train_tokenizer(texts, special=MASKED, size=tokenizer or VOCABULARY)
-    else:
-        name = type(tokenizer).__name__
-    for what in ("mask", "pad"):
-        if getattr(tokenizer, f"{what}_token", None) is None:
+    for kind in ("mask", "pad"):
+        if getattr(tokenizer, f"{kind}_token", None) is None:
             raise ValueError(
-                f'the tokenizer "{name}" has no {what} token, which masking words needs; set '
-                f"tokenizer.{what}_token to one of its tokens, or choose a tokenizer of a "
-                "masked language model such as BERT"
+                f'the tokenizer "{name}" has no {kind} token, which masking needs; set '
+                f"tokenizer.{kind}_token to one of its tokens, or use the tokenizer of a masked "
+                "language model such as BERT"
             )
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(
-            f'the tokenizer "{name}" does not tell which characters a token covers; expected a '
-            "fast tokenizer (with a tokenizer.json)"
+            f'the tokenizer "{name}" gives no character offsets of its tokens; expected a fast '
+            "tokenizer (with a tokenizer.json)"
         )
-    _refuse_without_words(tokenizer, name)
-    advice = "copy it again; expected are a tokenizer.json and a tokenizer_config.json that fit"
-    with readable(f'the tokenizer "{name}"', "what it says", advice):
-        ids = tokenizer(["a word"], return_offsets_mapping=True)["input_ids"][0]
-        if not all(0 <= i < len(tokenizer) for i in [*ids, *tokenizer.all_special_ids]):
-            raise ValueError(f"it has {len(tokenizer)} tokens, and gives others")
+    if set(tokenizer.get_vocab()) <= {*tokenizer.all_special_tokens}:
+        raise ValueError(
+            f'the tokenizer "{name}" has only special tokens, so its folder lacks a '
+            "tokenizer.json; write one with tokenizer.save_pretrained(folder)"
+        )
     return tokenizer
 
 
@@ -129,14 +199,14 @@ def train_tokenizer(
 ) -> Any:
     """Return a tokenizer of whole words in lower case, and of pieces for the other words.
 
-    The same texts always give the same tokenizer, which the library's own trainer does not do.
+    The same texts always give the same tokenizer. The trainer of the library does not ensure that.
 
     Args:
         texts: to count words in.
-        words: how many of the most frequent are one token.
-        pieces: how many beginnings and endings of two to six letters there are for the rest.
-        special: `CAUSAL`, which puts [BOS] before a text, or `MASKED`, as BERT's.
-        size: of the vocabulary in all, 200 or more; an eighth of it are pieces.
+        words: number of the most frequent words that are one token each.
+        pieces: number of beginnings and endings of two to six letters, for all other words.
+        special: `CAUSAL`, which puts [BOS] before a text, or `MASKED`, as BERT has them.
+        size: of the whole vocabulary, 200 or more; an eighth of it are pieces.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
@@ -155,8 +225,8 @@ def train_tokenizer(
     if size is not None:
         if size < 200:
             raise ValueError(
-                f"tokenizer={size}: a vocabulary needs at least 200 entries, for the special "
-                "tokens, the letters and some words"
+                f"tokenizer={size}: a vocabulary needs at least 200 entries, for special tokens, "
+                "letters and some words"
             )
         words, pieces = size - len(tokens) - size // 8, size // 8
     tokens = list(dict.fromkeys([*tokens, *_most_frequent(counts, words)]))
@@ -175,15 +245,15 @@ def train_tokenizer(
 
 
 def _most_frequent(counts: Counter[str], size: int) -> list[str]:
-    """Return the most frequent entries, ties in the order of the alphabet."""
+    """Return the most frequent entries; ties are in alphabetical order."""
     return sorted(counts, key=lambda item: (-counts[item], item))[: max(0, size)]
 
 
 def split_texts(name: str) -> dict[str, list[str]]:
-    """Return the texts of a data set in three parts: target, baseline, and test for prompts.
+    """Return the texts of a data set in three disjoint parts: target, baseline and test.
 
-    The training split is cut in halves; the test split (or validation split) is held out, or every
-    fifth text where a set has one split only. No text is in two parts.
+    The training split is cut in halves. The test split (or validation split) is held out; if a set
+    has one split only, every fifth text is.
 
     Args:
         name: see `load_texts`.
@@ -196,22 +266,22 @@ def split_texts(name: str) -> dict[str, list[str]]:
         whole = load_texts(name)
         train, test = [t for i, t in enumerate(whole) if i % 5], whole[::5]
     train = list(dict.fromkeys(train))
-    known = set(train)
-    test = [text for text in dict.fromkeys(test) if text not in known]
+    seen = set(train)
+    test = [text for text in dict.fromkeys(test) if text not in seen]
     return {"target": train[::2], "baseline": train[1::2], "test": test}
 
 
 def pieces_of(
     texts: Sequence[str], tokenizer: Any, length: int = 128, tail: int = 0
 ) -> list[tuple[Tensor, int]]:
-    """Return what a language model is trained on: token ids, and where the loss begins.
+    """Return training pieces for a language model: token ids, and where the loss begins.
 
     Args:
-        texts: any; long ones are cut, and each ends with the tokenizer's end token.
+        texts: long ones are cut, and each ends with the end token of the tokenizer.
         tokenizer: of the model.
-        length: tokens of a piece at most, 2 or more.
-        tail: the loss is that of so many last words, where only these can be known, and of a long
-            text only the end is kept; 0 for all.
+        length: largest number of tokens per piece, 2 or more.
+        tail: if above 0, the loss is that of the last `tail` words alone, and only the end of a
+            long text is kept.
     """
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     found = []
@@ -233,30 +303,25 @@ def pieces_of(
 def instructions_of(
     rows: Sequence[Mapping[str, str]], tokenizer: Any, length: int = 1024
 ) -> list[tuple[Tensor, int]]:
-    """Return instructions and their answers for fine-tuning; the loss is that of the answer alone.
+    """Return instructions with answers as training pieces; the loss is that of the answer alone.
 
     Args:
-        rows: each with "instruction", "output", and perhaps "input".
-        tokenizer: of the model; its chat template is used where it has one.
-        length: tokens kept of a row.
+        rows: from `load_instructions`.
+        tokenizer: of the model; its chat template is used if it has one.
+        length: number of tokens that are kept per row.
 
     Raises:
-        ValueError: for a row without instruction or output, or when no answer fits.
+        ValueError: if no answer fits.
     """
     found = []
-    for number, row in enumerate(rows):
-        if not all(row.get(k) and isinstance(row[k], str) for k in ("instruction", "output")):
-            raise ValueError(
-                f"row {number} has {sorted(row)}; expected texts named instruction and output, and "
-                "perhaps input, as in a JSON-lines file for instruction tuning"
-            )
+    for row in rows:
         question = "\n".join(filter(None, (row["instruction"], row.get("input"))))
         if getattr(tokenizer, "chat_template", None):
             message = [{"role": "user", "content": question}]
-            asked = tokenizer.apply_chat_template(
+            prompt = tokenizer.apply_chat_template(
                 message, add_generation_prompt=True, tokenize=False
             )
-            before = tokenizer(asked, add_special_tokens=False)["input_ids"]
+            before = tokenizer(prompt, add_special_tokens=False)["input_ids"]
         else:
             before = tokenizer(f"{question}\n")["input_ids"]
         answer = tokenizer(row["output"], add_special_tokens=False)["input_ids"]
@@ -272,34 +337,26 @@ def load_instructions(name: str) -> list[dict[str, str]]:
     """Return the rows of a set for instruction tuning.
 
     Args:
-        name: path of a JSON-lines file, each line with instruction, output and perhaps input; or
-            the id of a data set with these columns.
+        name: path of a JSON-lines file, or id of a data set, with the columns instruction, output
+            and perhaps input.
 
     Raises:
-        ValueError: for a line or a column that is missing.
+        ValueError: for a missing column or an empty instruction or output.
     """
-    if name.endswith((".jsonl", ".json")):
-        rows = json_lines(working_folder() / Path(name).expanduser())
+    path = Path(name).expanduser()
+    if path.is_file():
+        table = read_files("json", [path], path.parent)
     else:
         splits = open_splits(name)
         table = splits.get("train", next(iter(splits.values())))()
-        columns = text_columns(table) if hasattr(table, "column_names") else []
-        if not {"instruction", "output"} <= set(columns):
-            raise ValueError(
-                f'data set "{name}" has the columns of text {", ".join(columns) or "of a text set"}'
-                "; expected instruction, output, and perhaps input"
-            )
-        rows = table.select_columns([k for k in COLUMNS if k in columns]).to_list()
+    columns = [] if isinstance(table, Rows) else text_columns(table)
+    if not {"instruction", "output"} <= set(columns):
+        raise ValueError(
+            f'"{name}" has the text columns {", ".join(columns) or "of a text set"}; expected '
+            "instruction, output, and perhaps input"
+        )
+    rows = table.select_columns([k for k in COLUMNS if k in columns]).to_list()
     for number, row in enumerate(rows, 1):
-        if not {"instruction", "output"} <= row.keys():
-            raise ValueError(
-                f"row {number} of {name} has {', '.join(row) or 'nothing'}; expected texts named "
-                "instruction and output, and perhaps input"
-            )
-        for column in COLUMNS:
-            if not isinstance(row.get(column) or "", str):
-                raise ValueError(
-                    f"row {number} of {name} has {str(row[column])[:40]} as {column}; expected a "
-                    'text, such as {"instruction": "...", "input": "", "output": "..."}'
-                )
+        if not row["instruction"] or not row["output"]:
+            raise ValueError(f'row {number} of "{name}" has no instruction or no output; add it')
     return [{k: row.get(k) or "" for k in COLUMNS} for row in rows]

@@ -5,34 +5,41 @@ import json
 import numpy as np
 import pytest
 import torch
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+from write_mirror import MIRROR
 
 from symgen.data.datasets import load_dataset
-from symgen.data.hub import HELD_OUT
 from symgen.data.planted import (
     ANSWERS,
     planted_answer,
+    planted_effects,
     planted_outputs,
     planted_reason,
     planted_score,
 )
+from symgen.data.sources import HELD_OUT
 from symgen.data.texts import (
+    TokenPart,
     instructions_of,
-    load_instructions,
     load_texts,
     load_tokenizer,
     pieces_of,
     split_texts,
     train_tokenizer,
 )
-from symgen.masking.prompts import Prompt
-from symgen.transforms import moebius
-
-pytest.importorskip("transformers")
+from symgen.transforms import interaction_order, moebius
 
 TEXTS = [
     "The tall sailor of the harbor will take the long rope to the old boat .",
     "In winter the doctor of the castle will find black amber near the river .",
 ]
+
+
+@pytest.fixture
+def mirror(monkeypatch):
+    """The generated data sets stand in for `SYMGEN_DATA`; they are always there."""
+    assert (MIRROR / "uoft-cs/cifar10/train.parquet").is_file()
+    monkeypatch.setenv("SYMGEN_DATA", str(MIRROR))
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +48,9 @@ def tokenizer():
 
 
 def test_planted_sentences_have_ten_content_words_and_balanced_labels():
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
     train, test = load_texts("planted-sentiment"), load_texts("planted-sentiment", "test")
     assert (len(train), len(test)) == (4000, 1000) and not set(train) & set(test)
-    for text in train:
+    for text in train[:500]:
         content = [word for word in text.split() if word not in ENGLISH_STOP_WORDS]
         assert len(content) == len(set(content)) == 10
     labels = load_dataset("planted-sentiment").part("target").labels
@@ -57,11 +62,50 @@ def test_planted_score_is_an_or_of_synonyms_under_negation():
     v = torch.zeros(16, dtype=torch.float64)
     for state in range(16):
         v[state] = planted_score(" ".join(w for i, w in enumerate(words) if state >> i & 1))
-    both = torch.tensor([bool(s & 0b0110) for s in range(16)]).double()
+    either = torch.tensor([bool(s & 0b0110) for s in range(16)]).double()
     negated = torch.tensor([bool(s & 1) for s in range(16)]).double()
-    assert torch.equal(v, 2 * both - 4 * both * negated)
-    # "hardly superb" as an AND; the river takes part in nothing.
+    assert torch.equal(v, 2 * either - 4 * either * negated)
+    # "hardly superb" is an AND; the river takes part in no effect.
     assert moebius(v)[0b0011] == -4 and moebius(v)[8:].abs().max() == 0
+
+
+def test_planted_outputs_are_the_score_of_the_remaining_words():
+    part = load_dataset("planted-sentiment").part("test")
+    texts, labels = [part.show(i) for i in range(6)], part.labels[:6]
+    draw = np.random.default_rng(0).choice
+    words = [draw(sorted({*text.split()}), 6, replace=False).tolist() for text in texts]
+    found = planted_outputs(texts, words, labels)
+    assert found.shape == (6, 64) and found.dtype == torch.float64 and (found[:, -1] == 2).all()
+    for text, variables, label, row in zip(texts, words, labels, found, strict=True):
+        for state in range(64):
+            masked = {word for i, word in enumerate(variables) if not state >> i & 1}
+            left = " ".join(word for word in text.split() if word not in masked)
+            assert row[state] == planted_score(left) * (1 if label else -1)
+
+
+def test_planted_effects():
+    effects, again = planted_effects(5, 4, 2, seed=1), planted_effects(5, 4, 2, seed=1)
+    assert torch.equal(effects, again) and ((effects != 0).sum(-1) == 2).all()
+    size, order = effects[effects != 0].abs(), interaction_order(4)
+    assert size.min() >= 0.5 and size.max() <= 1.5 and not effects[..., order > 3].any()
+    assert not effects[:, 1, order < 2].any()
+
+
+def test_the_planted_world_follows_its_rules():
+    train, test = (load_texts("planted-facts", split) for split in ("train", "test"))
+    assert len(train) > 11000 and len(test) > 1900
+    for text in test[:200]:
+        verb, answer, dot = text.split()[-3:]
+        words = text.split()[:-3]
+        assert dot == "." and answer == planted_answer(verb, words)
+        kind, reason = planted_reason(verb, words)
+        assert kind == ("or" if verb == "get" else "and")
+        for word in reason:
+            rest = [w for w in words if w not in (reason if verb == "get" else (word,))]
+            assert planted_answer(verb, rest) is None
+    words = load_texts("planted-facts-2", "test")[0].split()
+    same = [v for v in ANSWERS if planted_answer(v, words) == planted_answer(v, words, 1)]
+    assert same == ["get"]
 
 
 def test_text_parts_pad_to_the_longest_of_the_batch():
@@ -73,9 +117,9 @@ def test_text_parts_pad_to_the_longest_of_the_batch():
     assert (x["input_ids"][x["attention_mask"] == 0] == tokenizer.pad_token_id).all()
     alone, _ = part.batch([2])
     assert torch.equal(alone["input_ids"][0], x["input_ids"][2][: lengths[2]])
-    ids = x["input_ids"][2][: lengths[2]]
-    assert tokenizer.decode(ids, skip_special_tokens=True) == part.show(2)
-    assert data.sample(4).show(0) in part.texts
+    assert tokenizer.decode(alone["input_ids"][0], skip_special_tokens=True) == part.show(2)
+    short = load_dataset("planted-sentiment", train_size=60, max_length=7)
+    assert short.part("target").batch(range(60))[0]["input_ids"].shape == (60, 7)
 
 
 def test_text_augmentation_hides_a_tenth_of_the_tokens():
@@ -95,86 +139,69 @@ def test_tokenizer_trained_on_the_texts():
     assert tokenizer.get_vocab() == again.get_vocab()
     for text in texts[:50]:
         assert tokenizer.tokenize(text) == text.split()
-    # Words that were never met are put together from pieces; unknown letters are unknown.
+    # Unseen words are put together from pieces; unseen letters are unknown.
     assert "[UNK]" not in tokenizer.tokenize("Unwatchable filmmakers")
     assert tokenizer.tokenize("λ") == ["[UNK]"]
     assert len(load_tokenizer(200, texts[:100] * 2)) <= 200
 
 
-def test_tokenizer_without_mask_token_is_refused():
+def test_unusable_tokenizers(tmp_path):
     tokenizer = load_tokenizer(None, ["some words", "more words"])
+    tokenizer.save_pretrained(tmp_path / "saved")
+    assert load_tokenizer(str(tmp_path / "saved"), []).get_vocab() == tokenizer.get_vocab()
     tokenizer.mask_token = None
-    with pytest.raises(ValueError, match=r"has no mask token, which masking words needs; set"):
+    with pytest.raises(ValueError, match=r"has no mask token, which masking needs; set"):
         load_tokenizer(tokenizer, [])
     with pytest.raises(ValueError, match=r"tokenizer=7: a vocabulary needs at least 200"):
         load_tokenizer(7, ["some words"])
+    with pytest.raises(FileNotFoundError, match='there is no folder "./nothing"'):
+        load_tokenizer("./nothing", [])
 
 
-def test_the_planted_world_says_what_it_plants():
-    train, test = (load_texts("planted-facts", split) for split in ("train", "test"))
-    assert len(train) > 11000 and len(test) > 1900
-    for text in test[:300]:
-        verb, answer, dot = text.split()[-3:]
-        words = text.split()[:-3]
-        assert dot == "." and answer == planted_answer(verb, words)
-        prompt = Prompt.of(" ".join(text.split()[:-2]), f" {answer}")
-        assert len(prompt.words) == 10
-        kind, reason = planted_reason(verb, prompt.words)
-        assert kind == ("or" if verb == "get" else "and")
-        for word in reason:
-            rest = [w for w in words if w not in (reason if verb == "get" else (word,))]
-            assert planted_answer(verb, rest) is None
-    other = load_texts("planted-facts-2", "test")
-    kept = {v: planted_answer(v, other[0].split()) for v in ANSWERS}
-    moved = {v: planted_answer(v, other[0].split(), 1) for v in ANSWERS}
-    assert [v for v in kept if kept[v] == moved[v]] == ["get"]
-
-
-def test_the_loss_is_that_of_the_last_words_or_of_the_answer(tokenizer, tmp_path):
+def test_pieces_and_the_place_of_the_loss(tokenizer):
     (ids, first), *_ = pieces_of(TEXTS, tokenizer, 64, tail=2)
-    assert tokenizer.decode(ids[first:]).split()[0] in ("boat.", "boat")
-    # Of a text that is too long the end is kept, where the loss is.
-    for length in (2, 3, 5):
-        for (part, begin), text in zip(
-            pieces_of(TEXTS, tokenizer, length, tail=2), TEXTS, strict=True
-        ):
+    assert tokenizer.decode(ids[first:]).split()[0].startswith("boat")
+    # The end of a long text is kept, because the loss is there.
+    for length in (2, 5):
+        pieces = pieces_of(TEXTS, tokenizer, length, tail=2)
+        for (part, begin), text in zip(pieces, TEXTS, strict=True):
             ids = tokenizer(text)["input_ids"] + [tokenizer.eos_token_id]
-            assert part.tolist() == ids[-length:]
-            assert 1 <= begin < len(part)
+            assert part.tolist() == ids[-length:] and 1 <= begin < len(part)
+    pieces = pieces_of(TEXTS, tokenizer, 6)
+    joined = torch.cat([piece for piece, _ in pieces]).tolist()
+    ids = [[*tokenizer(text)["input_ids"], tokenizer.eos_token_id] for text in TEXTS]
+    assert joined == [*ids[0], *ids[1]]
+    x, y = TokenPart([(torch.tensor([5, 6, 7]), 2), (torch.tensor([8]), 0)]).batch([1, 0])
+    assert x.tolist() == [[8, 0, 0], [5, 6, 7]]
+    assert y.tolist() == [[8, -100, -100], [-100, -100, 7]]
+
+
+def test_instructions(tokenizer):
     rows = [{"instruction": "take", "input": "the rope", "output": "long boat"}]
     (ids, first), *_ = instructions_of(rows, tokenizer)
     assert tokenizer.decode(ids[first:], skip_special_tokens=True) == "long boat"
-    tokenizer.chat_template = "{% for m in messages %}user {{ m.content }} sailor {% endfor %}"
-    try:
-        (told, start), *_ = instructions_of(rows, tokenizer)
-    finally:
-        tokenizer.chat_template = None
-    assert tokenizer.decode(told[:start]).split()[-1] == "sailor"
-    with pytest.raises(ValueError, match=r"row 0 has \['question'\]; expected .* instruction"):
-        instructions_of([{"question": "x"}], tokenizer)
     with pytest.raises(ValueError, match="no answer begins within 2 tokens"):
         instructions_of(rows, tokenizer, length=2)
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps(rows[0]) + "\n\n")
-    assert load_instructions(str(path)) == rows
-    path.write_text("{")
-    with pytest.raises(ValueError, match=r"line 1 of .*rows\.jsonl is no JSON"):
-        load_instructions(str(path))
-    with pytest.raises(ValueError, match="expected instruction, output"):
-        load_instructions("planted-facts")
+    tokenizer.chat_template = "{% for m in messages %}user {{ m.content }} sailor {% endfor %}"
+    try:
+        (ids, first), *_ = instructions_of(rows, tokenizer)
+    finally:
+        tokenizer.chat_template = None
+    assert tokenizer.decode(ids[:first]).split()[-1] == "sailor"
 
 
-def test_texts_in_three_parts(mirror, monkeypatch):
-    monkeypatch.setenv("SYMGEN_DATA", str(mirror))
-    for name in ("planted-facts", "roneneldan/TinyStories"):
-        parts = split_texts(name)
-        sets = {k: set(v) for k, v in parts.items()}
-        assert abs(len(parts["target"]) - len(parts["baseline"])) <= 1
-        assert not sets["target"] & sets["baseline"] and not sets["test"] & sets["target"]
+@pytest.mark.parametrize("name", ["planted-facts", "roneneldan/TinyStories", "rajpurkar/squad"])
+def test_texts_in_three_parts(mirror, name):
+    texts = load_texts(name)
+    assert len(texts) == len(set(texts)) >= 110 and all(len(text) > 50 for text in texts)
+    parts = split_texts(name)
+    sets = {k: set(v) for k, v in parts.items()}
+    assert abs(len(parts["target"]) - len(parts["baseline"])) <= 1 and len(parts["test"]) >= 20
+    assert not sets["target"] & sets["baseline"] and not sets["test"] & sets["target"]
 
 
 @pytest.mark.parametrize("held", HELD_OUT)
-def test_a_split_that_is_held_out_goes_by_several_names(tmp_path, monkeypatch, held):
+def test_names_of_the_held_out_split(tmp_path, monkeypatch, held):
     monkeypatch.setenv("SYMGEN_DATA", str(tmp_path))
     (tmp_path / "a/b").mkdir(parents=True)
     for split, count in (("train", 10), (held, 3)):
@@ -182,19 +209,3 @@ def test_a_split_that_is_held_out_goes_by_several_names(tmp_path, monkeypatch, h
         (tmp_path / f"a/b/{split}.jsonl").write_text("\n".join(lines))
     found = {name: len(texts) for name, texts in split_texts("a/b").items()}
     assert found == {"target": 5, "baseline": 5, "test": 3}
-
-
-def test_planted_outputs_are_the_score_of_what_is_left():
-    part = load_dataset("planted-sentiment").part("test")
-    texts, labels = [part.show(i) for i in range(12)], part.labels[:12]
-    draw = np.random.default_rng(0).choice
-    words = [draw(sorted({*text.split()}), 8, replace=False).tolist() for text in texts]
-    found = planted_outputs(texts, words, labels)
-    assert found.shape == (12, 256) and found.dtype == torch.float64
-    # On the whole sentence the score is for its class, and there is a sentence with a negator.
-    assert (found[:, -1] == 2).all() and (found == -2).any()
-    for text, own, label, row in zip(texts, words, labels, found, strict=True):
-        for state in range(256):
-            gone = {word for i, word in enumerate(own) if not state >> i & 1}
-            left = " ".join(word for word in text.split() if word not in gone)
-            assert row[state] == planted_score(left) * (1 if label else -1)

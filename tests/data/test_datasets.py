@@ -1,0 +1,436 @@
+"""Data sets: sources, columns, splits, parts, and error messages."""
+
+import io
+import json
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from write_mirror import MIRROR
+
+from symgen.data.datasets import load_dataset
+from symgen.data.images import ImagePart, decode
+from symgen.data.sources import SOURCES, Source
+from symgen.data.texts import load_instructions, load_texts
+
+CLASSES = ["cat", "dog", "owl"]
+
+
+def png(value: int, size: int = 12, mode: str = "RGB") -> bytes:
+    """An image of one grey level."""
+    file = io.BytesIO()
+    Image.new("RGB", (size, size), (value,) * 3).convert(mode).save(
+        file, "TIFF" if mode == "F" else "PNG"
+    )
+    return file.getvalue()
+
+
+def write_images(folder, name="someone/animals", splits=("train", "test"), count=120, changed=None):
+    """Write a set whose image i has grey level i, and return its labels."""
+    labels = np.random.default_rng(0).choice(3, size=count, p=[0.5, 0.3, 0.2])
+    features = datasets.Features(
+        picture=datasets.Image(), species=datasets.ClassLabel(names=CLASSES)
+    )
+    images = [{"bytes": png(i), "path": None} for i in range(count)]
+    for i, cell in (changed or {}).items():
+        images[i] = cell if isinstance(cell, dict) else {"bytes": cell, "path": None}
+    for split in splits:
+        path = folder / name / f"{split}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        columns = {"picture": images, "species": labels.tolist()}
+        datasets.Dataset.from_dict(columns, features=features).to_parquet(path)
+    return labels
+
+
+@pytest.fixture
+def mirror(monkeypatch):
+    """The generated data sets stand in for `SYMGEN_DATA`; they are always there."""
+    assert (MIRROR / "uoft-cs/cifar10/train.parquet").is_file()
+    monkeypatch.setenv("SYMGEN_DATA", str(MIRROR))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("SYMGEN_DATA", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def animals(folder):
+    return write_images(folder)
+
+
+def grey(part) -> list[int]:
+    return part.images[:, 0, 0, 0].tolist()
+
+
+def test_digits_are_balanced_and_normalised():
+    data = load_dataset("digits")
+    assert data.spec == {"classes": 10, "channels": 3, "image_size": 20}
+    target, baseline = data.part("target"), data.part("baseline")
+    assert torch.equal(target.labels.bincount(), baseline.labels.bincount())
+    x, y = target.batch(range(len(target)))
+    assert x.dtype == torch.float32 and y.dtype == torch.int64
+    assert abs(x.mean()) < 0.05 and abs(x.std() - 1) < 0.05
+    one, label = target.batch([3])
+    assert torch.equal(one[0], x[3]) and label == y[3]
+    assert target.show(3).shape == (20, 20, 3)
+
+
+def test_columns_are_recognised_by_their_types(animals):
+    data = load_dataset("someone/animals")
+    assert data.kind == "image" and data.classes == CLASSES
+    for i, value in enumerate(grey(data.part("target"))):
+        assert data.part("target").labels[i] == animals[value]
+
+
+@pytest.mark.parametrize(
+    "split, trained",
+    [
+        ("halves", ["target", "baseline"]),
+        ("thirds", ["A", "B", "C"]),
+        ("parts:4", ["target", "baseline1", "baseline2", "baseline3", "baseline4"]),
+    ],
+)
+def test_parts_are_disjoint_with_equal_classes(animals, split, trained):
+    data = load_dataset("someone/animals", split=split, seed=3)
+    parts = [data.part(name) for name in trained]
+    seen = [value for part in parts for value in grey(part)]
+    assert len(set(seen)) == len(seen) > 120 - 3 * len(parts)
+    counts = [part.labels.bincount(minlength=3).tolist() for part in parts]
+    assert all(count == counts[0] for count in counts)
+    assert data.part("target") is parts[0] and data.part("baseline") is parts[1]
+
+
+def test_baseline_on_test_samples(animals):
+    data = load_dataset("someone/animals", split="test")
+    assert len(data.part("target")) == 120
+    assert sorted(grey(data.part("baseline"))) == sorted(grey(data.part("test")))
+
+
+def test_draws_do_not_change():
+    # These draws belong to measured trainings, which are reused.
+    data = load_dataset("digits", train_size=300, label_noise=0.2)
+    part, clean = data.part("target"), load_dataset("digits", train_size=300).part("target")
+    assert part.labels[:12].tolist() == [2, 9, 3, 9, 6, 1, 1, 3, 9, 8, 7, 1]
+    assert (part.labels != clean.labels).sum() == 60
+    assert data.sample(8, seed=3).index.tolist() == [69, 186, 137, 270, 101, 55, 78, 105]
+
+
+def test_seed_and_size_decide_the_split(animals):
+    def target(**options):
+        return grey(load_dataset("someone/animals", **options).part("target"))
+
+    assert target(seed=1) == target(seed=1) != target(seed=2)
+    small, large = target(train_size=20), target(train_size=40)
+    assert len(small) == 20 and set(small) < set(large)
+    labels = load_dataset("someone/animals", train_size=20).part("target").labels
+    assert np.abs(labels.bincount().numpy() - np.bincount(animals) / 6).max() < 1.5
+
+
+def test_label_noise_replaces_exactly_its_share():
+    clean = load_dataset("digits", train_size=200)
+    noisy = load_dataset("digits", train_size=200, label_noise=0.25)
+    for name in ("target", "baseline"):
+        part = noisy.part(name)
+        assert (part.labels != clean.part(name).labels).sum() == 50
+        assert part.fingerprint != clean.part(name).fingerprint
+    assert noisy.part("test").fingerprint == clean.part("test").fingerprint
+
+
+def test_chosen_classes(animals):
+    assert load_dataset("digits", classes=3).classes == ["0", "1", "2"]
+    data = load_dataset("someone/animals", classes=["owl", "cat"])
+    assert data.classes == ["cat", "owl"]
+    part = data.part("target")
+    assert {CLASSES[animals[v]] for v in grey(part)} == {"cat", "owl"}
+    assert part.labels.unique().tolist() == [0, 1]
+
+
+def test_samples_are_balanced_and_seeded():
+    data = load_dataset("digits")
+    many, few = data.sample(30, seed=5), data.sample(7, seed=5)
+    assert many.y.bincount().tolist() == [3] * 10
+    assert torch.equal(few.index, many.index[:7]) and few.y.unique().numel() == 7
+    assert not torch.equal(few.index, data.sample(7, seed=6).index)
+    narrow = data.sample(20, part="test", n_classes=2)
+    assert sorted(narrow.y.bincount()[narrow.y.unique()].tolist()) == [10, 10]
+    part = narrow[5:8]
+    x, y = part.part.batch(part.index)
+    assert torch.equal(x, narrow.x[5:8]) and torch.equal(y, part.y)
+    assert (part.show(0) == narrow.show(5)).all()
+
+
+def test_augmentation_is_seeded_and_mirrors_only_if_allowed():
+    pixels = torch.arange(16, dtype=torch.uint8).repeat(8, 3, 16, 1)
+    labels = torch.zeros(8, dtype=torch.int64)
+    for flip in (False, True):
+        part = ImagePart(pixels, labels, Source(flip=flip, statistics=((0.0,) * 3, (1.0,) * 3)))
+        x, _ = part.augment(range(8), torch.Generator().manual_seed(1))
+        again, _ = part.augment(range(8), torch.Generator().manual_seed(1))
+        assert torch.equal(x, again) and x.shape == (8, 3, 16, 16)
+        middle = (x[:, 0, 8] * 255).round()
+        rising = middle[:, 8] > middle[:, 6]
+        assert rising.all() != flip
+        assert (middle[rising].diff(dim=1)[:, 3:12] == 1).all()
+
+
+def test_large_images_are_cropped_to_their_box(mirror):
+    name = "bentrevett/caltech-ucsd-birds-200-2011"
+    data = load_dataset(name, size=96, statistics=((0.5,) * 3, (0.5,) * 3))
+    part = data.part("target")
+    assert data.spec["image_size"] == 96 and len(part) == 12
+    # Independently: the box is cut at the right edge, then 7/8 of its centre is resized.
+    image = Image.open(io.BytesIO(part.encoded[2])).convert("RGB").crop((10, 5, 100, 75))
+    side = 70 * 224 / 256
+    box = (45 - side / 2, 35 - side / 2, 45 + side / 2, 35 + side / 2)
+    expected = np.array(image.resize((96, 96), Image.BILINEAR, box=box))
+    assert (part.show(2) == expected).all()
+    x, _ = part.batch([2])
+    assert np.allclose(x[0].permute(1, 2, 0), (expected / 255 - 0.5) / 0.5, atol=1e-5)
+    x, _ = part.augment(range(8), torch.Generator().manual_seed(0))
+    again, _ = part.augment(range(8), torch.Generator().manual_seed(0))
+    assert x.shape == (8, 3, 96, 96) and torch.equal(x, again)
+    assert len(part.fingerprint) == 16
+
+
+@pytest.mark.parametrize(
+    "name, classes, size",
+    [
+        ("uoft-cs/cifar10", 10, 32),
+        ("zh-plus/tiny-imagenet", 3, 64),
+        ("bentrevett/caltech-ucsd-birds-200-2011", 3, 224),
+        ("stanfordnlp/sst2", 2, None),
+        ("fancyzhx/ag_news", 4, None),
+    ],
+)
+def test_real_ids_are_read_from_the_data_folder(mirror, name, classes, size):
+    data = load_dataset(name, train_size=12, test_size=12)
+    assert len(data.classes) == classes and data.spec.get("image_size") == size
+    assert [len(data.part(p)) for p in ("target", "baseline", "test")] == [12, 12, 12]
+    x, _ = data.part("target").batch(range(8))
+    if size:
+        assert x.shape == (8, 3, size, size) and x.abs().max() < 4
+    else:
+        assert x["input_ids"].shape[0] == 8
+    again = load_dataset(name, train_size=12, test_size=12)
+    assert again.part("target").fingerprint == data.part("target").fingerprint
+
+
+def test_readable_class_names(mirror):
+    data = load_dataset("zh-plus/tiny-imagenet", train_size=12, test_size=12)
+    assert data.classes == ["tabby", "elephant", "keyboard"]
+
+
+def test_grayscale_images_become_rgb(folder):
+    write_images(folder, changed={i: png(i, mode="L") for i in range(120)})
+    x, _ = load_dataset("someone/animals").part("target").batch([0])
+    assert x.shape == (1, 3, 12, 12)
+
+
+def test_folders_of_pictures(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for i in range(40):
+        path = tmp_path / f"mine/{CLASSES[i % 2]}/{i:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(i))
+    for data in (load_dataset("mine"), load_dataset(str(tmp_path / "mine"))):
+        assert data.classes == ["cat", "dog"]
+        # Every fifth picture of a class, in the order of names.
+        assert sorted(grey(data.part("test"))) == [8, 9, 18, 19, 28, 29, 38, 39]
+        for value, label in zip(grey(data.part("target")), data.part("target").labels, strict=True):
+            assert value % 2 == label
+    for split, name in {"train": "cat", "test": "dog"}.items():
+        for other in CLASSES[:2]:
+            (tmp_path / f"divided/{split}/{other}").mkdir(parents=True)
+            for i in range(4):
+                file = tmp_path / f"divided/{split}/{other}/{i}.png"
+                file.write_bytes(png(100 * (name == "dog") + i))
+    data = load_dataset("./divided")
+    assert set(grey(data.part("test"))) == {100, 101, 102, 103}
+    assert len(data.part("target")) == 4
+
+
+def test_json_lines(folder, tmp_path):
+    rows = [{"text": f"{w} film", "label": k % 2} for k, w in enumerate(["good", "bad"] * 20)]
+    (folder / "a/lines").mkdir(parents=True)
+    for split in ("train", "test"):
+        (folder / f"a/lines/{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    data = load_dataset("a/lines")
+    assert (data.kind, len(data.part("target"))) == ("text", 20)
+    row = {"instruction": "May he?", "input": "", "output": "Yes: article 5."}
+    with pytest.raises(FileNotFoundError, match=r"train\.jsonl.*publish it at .*Hanscal"):
+        load_instructions("Unilaw-R1-Data")
+    (folder / "Unilaw-R1-Data").mkdir()
+    (folder / "Unilaw-R1-Data/train.jsonl").write_text(json.dumps(row) + "\n")
+    assert load_instructions("Unilaw-R1-Data") == [row]
+    assert load_instructions(str(folder / "Unilaw-R1-Data/train.jsonl")) == [row]
+    (folder / "empty.jsonl").write_text(json.dumps(row | {"output": ""}))
+    with pytest.raises(ValueError, match="row 1 .* has no instruction or no output"):
+        load_instructions(str(folder / "empty.jsonl"))
+    with pytest.raises(ValueError, match="text columns .*; expected instruction, output"):
+        load_instructions("a/lines")
+
+
+# Error messages -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"name": "digit"}, 'data set "digit" is unknown.*Did you mean "digits"'),
+        ({"split": "halfs"}, 'split "halfs" is unknown.*Did you mean "halves"'),
+        ({"split": "parts:0"}, "expected one of halves, test, thirds, parts:K"),
+        ({"classes": ["9", "ten"]}, 'class of "digits" "ten" is unknown; expected one of 0, 1'),
+        ({"classes": 11}, "classes=11.*give 2 to 10"),
+        ({"classes": ["1"]}, "needs at least 2 classes, got 1"),
+        ({"train_size": 5000}, "2 part.* of 5000 samples each.*at most 67"),
+        ({"train_size": 5}, "no sample of class .* remains"),
+        ({"test_size": 9999}, "9999 samples.*test set"),
+        ({"label_noise": 1.5}, "expected a share from 0 to 1"),
+        ({"revision": "main"}, "has no revisions"),
+        ({"max_length": 2}, "at least 3 tokens"),
+    ],
+)
+def test_impossible_requests(options, message):
+    with pytest.raises(ValueError, match=message):
+        load_dataset(**{"name": "digits", **options})
+
+
+def test_unknown_part_and_too_many_samples():
+    data = load_dataset("digits")
+    with pytest.raises(ValueError, match=r'part of "digits" "tests" .*Did you mean "test"'):
+        data.part("tests")
+    with pytest.raises(ValueError, match=r"has 449 samples of 10 classes; give 1 to 449"):
+        data.sample(450, part="test")
+    with pytest.raises(ValueError, match=r"n_classes=11.*give 1 to 10"):
+        data.sample(10, n_classes=11)
+
+
+def test_few_damaged_images_are_left_out_and_many_are_an_error(folder):
+    write_images(folder, changed={17: png(7)[:45]})
+    with pytest.warns(UserWarning, match=r"2 of 2\d\d images .*train 17, test 17;.*left out"):
+        data = load_dataset("someone/animals")
+    assert 17 not in grey(data.part("target")) + grey(data.part("baseline"))
+    write_images(folder, "someone/broken", changed=dict.fromkeys(range(5), b"no image"))
+    with pytest.raises(ValueError, match=r"10 of 2.* more than 1 % is too many"):
+        load_dataset("someone/broken")
+
+
+def test_no_file_of_the_machine_is_opened(folder, tmp_path):
+    (tmp_path / "secret.png").write_bytes(png(1))
+    secret = {"bytes": None, "path": str(tmp_path / "secret.png")}
+    write_images(folder, changed=dict.fromkeys(range(120), secret))
+    with pytest.raises(ValueError, match='holds no content in column "picture"'):
+        load_dataset("someone/animals")
+
+
+@pytest.mark.parametrize(
+    "raw, message",
+    [
+        (b"no image", "not a file of PNG, JPEG"),
+        (png(3, mode="F"), "more than 8 bits"),
+        (png(3)[:45], "no usable image"),
+    ],
+)
+def test_unusable_images(raw, message):
+    with pytest.raises(ValueError, match=message):
+        decode(raw)
+    with pytest.raises(ValueError, match="bounding box begins at 20"):
+        decode(png(3), box=np.array([20, 0, 5, 5]))
+
+
+def test_damaged_and_incomplete_folders(folder):
+    write_images(folder, "a/cut")
+    file = folder / "a/cut/train.parquet"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"train\.parquet in .* cannot be read .*copy it again"):
+        load_dataset("a/cut")
+    write_images(folder, "a/trained", splits=["train"])
+    with pytest.raises(ValueError, match=r"no labelled test split.*found train"):
+        load_dataset("a/trained")
+    (folder / "a/empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"holds no data; expected"):
+        load_dataset("a/empty")
+    with pytest.raises(FileNotFoundError, match=r'there is no folder "./nowhere"'):
+        load_dataset("./nowhere")
+
+
+def test_missing_columns(folder):
+    sets = {
+        "a/unlabelled": {"text": ["x", "y"]},
+        "a/numbers": {"label": [0, 1], "height": [1.5, 2.5]},
+        "a/wrong": {"text": ["x", "y"], "label": [0, 10**8]},
+    }
+    for name, columns in sets.items():
+        (folder / name).mkdir(parents=True)
+        datasets.Dataset.from_dict(columns).to_parquet(folder / name / "train.parquet")
+    with pytest.raises(ValueError, match=r"needs a label column.*found text: string"):
+        load_dataset("a/unlabelled")
+    with pytest.raises(ValueError, match=r"an input column.*height: float64"):
+        load_dataset("a/numbers")
+    with pytest.raises(ValueError, match=r"holds 0 to 100000000; expected class indices"):
+        load_dataset("a/wrong")
+    with pytest.raises(ValueError, match=r'text column .*"texts" is unknown.*Did you mean "text"'):
+        load_texts("a/unlabelled", column="texts")
+    assert load_texts("a/unlabelled") == ["x", "y"]
+
+
+def test_unlabelled_test_split_gives_way_to_validation(folder):
+    write_images(folder, splits=["train", "validation"])
+    features = datasets.Features(
+        picture=datasets.Image(), species=datasets.ClassLabel(names=CLASSES)
+    )
+    rows = {"picture": [{"bytes": png(0), "path": None}], "species": [-1]}
+    path = folder / "someone/animals/test.parquet"
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(path)
+    assert len(load_dataset("someone/animals").part("test")) == 120
+
+
+def test_data_folder_must_exist_and_is_not_left(folder, monkeypatch):
+    with pytest.raises(ValueError, match=r"not the id of a data set or model"):
+        load_dataset("a/../../etc")
+    monkeypatch.setenv("SYMGEN_DATA", str(folder / "nowhere"))
+    with pytest.raises(FileNotFoundError, match=r"SYMGEN_DATA is .*not a folder"):
+        load_dataset("a/b")
+
+
+def test_hub(monkeypatch, folder):
+    requests = []
+
+    def hub(name, revision=None):
+        requests.append((name, revision))
+        features = datasets.Features(
+            img=datasets.Image(), label=datasets.ClassLabel(names=["a", "b"])
+        )
+        rows = {"img": [{"bytes": png(9), "path": None}] * 12, "label": [0, 1] * 6}
+        table = datasets.Dataset.from_dict(rows, features=features)
+        return datasets.DatasetDict(train=table, test=table)
+
+    def unreachable(*_, **__):
+        raise ConnectionError("couldn't reach the hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", hub)
+    data = load_dataset("uoft-cs/cifar10", revision="abc")
+    assert set(requests) == {("uoft-cs/cifar10", "abc")} and len(data.part("target")) == 6
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(FileNotFoundError, match=r"Connect to .* or put it into SYMGEN_DATA") as e:
+        load_dataset("uoft-cs/cifar-10")
+    assert "uoft-cs/cifar-10/train.parquet" in str(e.value)
+    assert 'Did you mean "uoft-cs/cifar10"' in str(e.value)
+
+
+def test_revision_of_a_local_copy(folder, monkeypatch):
+    write_images(folder, "someone/animals@v2", count=60)
+    write_images(folder)
+    assert len(load_dataset("someone/animals", revision="v2").part("test")) == 60
+    assert len(load_dataset("someone/animals").part("test")) == 120
+
+
+def test_every_data_set_of_the_paper_is_registered():
+    assert {
+        "uoft-cs/cifar10", "zh-plus/tiny-imagenet", "bentrevett/caltech-ucsd-birds-200-2011",
+        "stanfordnlp/sst2", "fancyzhx/ag_news", "rajpurkar/squad", "Unilaw-R1-Data",
+    } <= set(SOURCES)  # fmt: skip
