@@ -1,72 +1,82 @@
 """Causal language models: v of the next token, or of a whole continuation, on masked prompts."""
 
-import inspect
 import warnings
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from symgen.masking.hooks import call, only_logits_at
+from symgen.device import Batch, device_of
+from symgen.masking.hooks import ROUNDING, accepts, call, only_logits_at
 from symgen.masking.mask_values import MaskValue
-from symgen.masking.prefix_tree import tree_outputs
-from symgen.masking.spans import TextVariables
-from symgen.masking.states import check_finite, log_odds, present_at
-from symgen.memory import Batch, device_of
+from symgen.masking.prefix_tree import plain_runner, tree_outputs
+from symgen.masking.states import check_finite, log_odds, present_at, run_all
+from symgen.masking.variables import TextVariables
 
-#: Log odds beyond which a probability is 0 or 1 to seven digits; v is clipped there.
+#: v is clipped to this size, beyond which a float32 probability is 0 or 1.
 LARGEST_OUTPUT = 16.0
 
 
 class SaturatedTargetWarning(UserWarning):
-    """A model gives a target a probability of 0 or 1 in some masked states; v is clipped."""
+    """A target has a probability of 0 or 1 in some masked states; v is clipped there."""
+
+
+class RepeatedStartWarning(UserWarning):
+    """A prompt begins with two beginning-of-text tokens."""
 
 
 def causal_outputs(
     model: nn.Module,
-    prompts: Sequence[Tensor],
+    prompts: Sequence[Int[Tensor, " _"]],
     targets: Sequence[Sequence[int]],
     variables: TextVariables,
     mask_value: MaskValue | None,
+    states: Int[Tensor, " state"] | None,
     batch_size: int | None,
     progress: bool,
 ) -> Float[Tensor, "sample state"]:
-    """Return v of what follows each prompt on all its masked states (Eq. 1, App. F).
+    """Return v of the tokens after each prompt on its masked states (Eq. 1, App. F).
 
-    v is computed in float32 from the logits, whatever type the model has, and clipped to
-    -16..16, where a float32 probability is 0 or 1.
+    v is computed in float32 from the logits of one position, and clipped to -16..16.
 
     Args:
         model: in evaluation mode.
         prompts: token ids, not padded.
-        targets: tokens that follow; of several, v is of the sum of their log probabilities.
+        targets: tokens that follow each prompt. For several tokens, v is the log odds of all,
+            one after the other.
         variables: of the prompts.
-        mask_value: None leaves the tokens of masked variables out, so that the rest moves up.
+        mask_value: None removes the tokens of masked variables, so that the rest moves up.
+        states: None for all, as a prefix tree.
         batch_size, progress: see `masked_outputs`.
     """
-    check_causal(model, prompts[0])
+    start = getattr(getattr(model, "config", None), "bos_token_id", None)
+    for ids in prompts:
+        warn_of_repeated_start(ids, start)
 
     def run(rows: list[int], at: int) -> Tensor:
-        """Return v of the target's token number `at`, the tokens before it given."""
-        given = [torch.tensor(targets[i][:at], dtype=torch.long) for i in rows]
-        ids = [torch.cat([prompts[i], more]) for i, more in zip(rows, given, strict=True)]
+        """Return v of target token number `at`, after the target tokens before it."""
+        before = [torch.tensor(targets[i][:at], dtype=torch.long) for i in rows]
+        ids = [torch.cat([prompts[i], more]) for i, more in zip(rows, before, strict=True)]
         target = torch.tensor([targets[i][at] for i in rows])
-        own = variables[rows]
-        if at:  # longer than they were when their variables were made
-            own = TextVariables(own.groups, own.words)
+        chosen = variables[rows]
+        if at:  # The prompts are longer than when their variables were made.
+            chosen = TextVariables(chosen.groups, chosen.words)
+        given = (model, ids, target, chosen)
         if mask_value is None:
-            return _removed_outputs(model, ids, target, own, batch_size or 64, progress)
-        return tree_outputs(model, ids, target, own, mask_value, batch_size, progress)
+            return _removed_outputs(*given, states, batch_size or 64, progress)
+        if states is None:
+            return tree_outputs(*given, mask_value, batch_size, progress)
+        return run_all(plain_runner(*given, mask_value), states, batch_size, progress)
 
-    v = run(list(range(len(prompts))), 0).cpu().double()
+    v = run(list(range(len(prompts))), 0)
     if (longest := max(map(len, targets))) > 1:
         log_p = nn.functional.logsigmoid(v)
         for at in range(1, longest):
             rows = [i for i, target in enumerate(targets) if len(target) > at]
-            log_p[rows] += nn.functional.logsigmoid(run(rows, at).cpu().double())
-        # log(1 - p) from log p, without loss where p is near 1.
+            log_p[rows] += nn.functional.logsigmoid(run(rows, at))
+        # log(1 - p) from log p, without loss if p is near 1.
         v = log_p - torch.log(-torch.expm1(log_p.clamp(max=-1e-12)))
     beyond = (v.abs() > LARGEST_OUTPUT).sum(1)
     for i in beyond.nonzero().flatten().tolist():
@@ -80,59 +90,89 @@ def causal_outputs(
     return v.clamp(-LARGEST_OUTPUT, LARGEST_OUTPUT)
 
 
-def check_causal(model: nn.Module, ids: Tensor) -> None:
+def warn_of_repeated_start(ids: Int[Tensor, " position"], start: int | list[int] | None) -> None:
+    """Warn if a prompt begins with two beginning-of-text tokens.
+
+    Args:
+        ids: of the prompt.
+        start: the beginning-of-text token; None if the model has none.
+
+    Warns:
+        RepeatedStartWarning: if so.
+    """
+    if len(ids) > 1 and ids[0] == ids[1] == start:
+        warnings.warn(
+            f"a prompt begins with the beginning-of-text token {start} twice. A chat template "
+            "writes it into the text, and the tokenizer adds another one: remove it from the text",
+            RepeatedStartWarning,
+            stacklevel=3,
+        )
+
+
+def check_causal(model: nn.Module, ids: Int[Tensor, " position"]) -> None:
     """Refuse a model whose output at a token depends on the tokens after it.
+
+    Args:
+        model: in evaluation mode.
+        ids: of a prompt.
 
     Raises:
         ValueError: for such a model, or one without logits for every token.
     """
     pair = torch.stack([ids[:2], ids[:2]]).to(device_of(model))
-    pair[1, -1] = ids[0] if len(ids) > 1 and ids[0] != ids[1] else ids[-1]
-    named = "input_ids" in inspect.signature(model.forward).parameters
-    output = call(model, {"input_ids": pair} if named else pair)
+    pair[1, -1] = 0 if ids[:2][-1] else 1
+    output = call(model, {"input_ids": pair} if accepts(model, "input_ids") else pair)
     logits = output if isinstance(output, Tensor) else getattr(output, "logits", torch.empty(0))
-    told = f"{type(model).__name__} is no causal language model: "
-    advice = "; load one that continues texts (AutoModelForCausalLM), such as stories260k or a GPT"
+    problem = ""
     if logits.dim() != 3:
-        raise ValueError(f"{told}it gives no logits for every token{advice}")
-    first = logits[:, 0].float()
-    if len(ids) > 1 and (first[0] - first[1]).abs().max() > 1e-2 * (1 + first.abs().max()):
-        raise ValueError(f"{told}its output at a token changes with the token after it{advice}")
+        problem = "it returns no logits for every token"
+    elif len(ids) > 1:
+        first, bound = logits[:, 0].float(), ROUNDING.get(logits.dtype, 1e-4) / 10
+        if (first[0] - first[1]).abs().max() > bound * first.abs().max():
+            problem = "its output at a token changes with the token after it"
+    if problem:
+        raise ValueError(
+            f"{type(model).__name__} is no causal language model: {problem}. Texts need a "
+            "classifier with logits (sample, class), or a model that continues texts "
+            "(AutoModelForCausalLM)"
+        )
 
 
 def _removed_outputs(
     model: nn.Module, prompts: Sequence[Tensor], target: Tensor, variables: TextVariables,
-    batch_size: int, progress: bool,
+    states: Tensor | None, batch_size: int, progress: bool,
 ) -> Tensor:  # fmt: skip
-    """Return v where the tokens of masked variables are left out and the rest moves up."""
-    device, batch = device_of(model), Batch(batch_size)
-    states = torch.arange(2**variables.n)
+    """Return v if the tokens of masked variables are removed and the rest moves up."""
+    where, batch = device_of(model), Batch(batch_size)
+    states = torch.arange(2**variables.n) if states is None else states
     v = torch.empty(len(prompts), len(states), dtype=torch.float64)
     with tqdm(total=v.numel(), disable=not progress, leave=False) as bar:
         for row, ids in enumerate(prompts):
             owners = variables[row].owners(len(ids))
             if (owners < variables.n).all():
                 raise ValueError(
-                    f"prompt {row}: with all variables removed nothing is left to continue; leave "
-                    "a word out of the variables, or mask by an embedding"
+                    f"prompt {row}: with all variables removed nothing is left; leave a word out "
+                    "of the variables, or mask by an embedding"
                 )
-            # Of equal lengths, side by side, the same few positions are asked for.
+            # Sorted by length, a batch asks for the logits of few positions.
             order = present_at(owners, states, variables.n)[0].sum(1).argsort(stable=True)
             done = 0
             while done < len(states):
                 with batch.halving():
-                    some = order[done : done + batch.size]
-                    keep = present_at(owners, some, variables.n)[0]
+                    part = order[done : done + batch.size]
+                    keep = present_at(owners, states[part], variables.n)[0]
                     length = keep.sum(1)
-                    # What is kept moves to the left; what is right of it is never looked at.
+                    # Kept tokens move to the left; a causal model ignores the tokens after them.
                     front = (~keep).int().argsort(dim=1, stable=True)[:, : int(length.max())]
                     ends, end = (length - 1).unique(return_inverse=True)
-                    kept = only_logits_at(model, ends)
-                    logits = model(input_ids=ids[front].to(device), **kept).logits
-                    end = end if kept else length - 1
-                    last = logits[torch.arange(len(some)), end.to(logits.device)]
-                    v[row, some] = log_odds(last, target[row].expand(len(some))).cpu().double()
-                    done += len(some)
-                    bar.update(len(some))
-            check_finite(v[row : row + 1], row)
+                    at_ends = only_logits_at(model, ends.to(where))
+                    given = ids[front].to(where)
+                    output = model(given, **at_ends)
+                    logits = output if isinstance(output, Tensor) else output.logits
+                    end = end if at_ends else length - 1
+                    last = logits[torch.arange(len(part)), end.to(logits.device)]
+                    v[row, part] = log_odds(last, target[row].expand(len(part))).cpu().double()
+                    done += len(part)
+                    bar.update(len(part))
+            check_finite(v[row : row + 1], row, states)
     return v

@@ -1,49 +1,28 @@
-"""Cut a network at a layer: what is below runs on samples, what is above runs on every state."""
+"""Cut a network at a layer: the part below runs on samples, the part above on every state."""
 
-import contextlib
-import difflib
 import inspect
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from symgen.fingerprints import refusal
+from symgen.names import unknown
 
-# So many samples of one class are hardly an accident.
-MANY = 6
-# What a network is called with.
+# Arguments of a network: one tensor, or tensors by name.
 Arguments = Tensor | dict[str, Any]
-
-
-@refusal
-def _warn_of_one_class(labels: Tensor) -> None:
-    if len(labels) >= MANY and bool((labels == labels[0]).all()):
-        warnings.warn(
-            f"all {len(labels)} samples are of class {labels[0].item()}: a loader that does not "
-            "shuffle gives the first of data that may be sorted. Give it shuffle=True and "
-            "generator=torch.Generator().manual_seed(0), or make Inputs(x, y) of those you mean",
-            UserWarning,
-            stacklevel=3,
-        )
-
-
-@refusal
-def _refuse_samples(batches: Any) -> None:
-    """Refuse a data set, which gives single samples where a loader of it gives batches."""
-    if hasattr(batches, "__getitem__") and not isinstance(batches, list | tuple):
-        raise ValueError(
-            f"{type(batches).__name__} gives single samples; expected batches of it: "
-            "Inputs.of(torch.utils.data.DataLoader(data, batch_size=64), count)"
-        )
+CHANNELS_FIRST = (
+    nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d,
+)  # fmt: skip
+# Largest rounding error of a network's outputs, relative to their size, with a margin.
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
 class Inputs(NamedTuple):
-    """Samples as a network takes them, and the outcome whose output is asked for.
+    """Samples as a network takes them, and the outcomes whose output is computed.
 
     Attributes:
         x: images, token ids or prompts; see `masked_outputs`.
@@ -58,156 +37,201 @@ class Inputs(NamedTuple):
     y: Any
 
     @classmethod
-    def of(cls, batches: Iterable[Any], count: int) -> "Inputs":
-        """Return the first samples of a `DataLoader`, the same ones for all that is asked of them.
+    def of(cls, batches: Any, count: int) -> "Inputs":
+        """Return the first samples of a `DataLoader`.
 
         Args:
             batches: pairs of an input tensor (sample, ...) and labels (sample,).
             count: number of samples.
 
         Raises:
-            ValueError: for batches of anything else, or fewer samples.
-
-        Warns:
-            UserWarning: where many samples are all of one class, as the first of sorted data are.
+            ValueError: for other batches, or fewer samples than `count`.
         """
-        _refuse_samples(batches)
-        xs, ys, have = [], [], 0
+        xs, ys, size = [], [], 0
         for batch in batches:
-            if len(batch) != 2 or not all(isinstance(part, Tensor) for part in batch):
+            if not isinstance(batch, list | tuple) or not (
+                len(batch) == 2 and all(isinstance(x, Tensor) and x.dim() for x in batch)
+            ):
                 raise ValueError(
-                    f"a batch is {type(batch).__name__} of {len(batch)}; expected a pair of "
-                    "tensors, inputs and labels. Make Inputs(x, y) of what the network takes"
+                    f"a batch is {type(batch).__name__}; expected a pair of tensors, inputs and "
+                    "labels of several samples: Inputs.of(torch.utils.data.DataLoader(data, 64), "
+                    "count), or Inputs(x, y)"
                 )
-            xs, ys, have = [*xs, batch[0]], [*ys, batch[1]], have + len(batch[0])
-            if have >= count:
+            xs, ys, size = [*xs, batch[0]], [*ys, batch[1]], size + len(batch[0])
+            if size >= count:
                 break
-        if not 1 <= count <= have:
-            raise ValueError(f"count = {count}: the batches hold {have} samples")
-        _warn_of_one_class(torch.cat(ys)[:count])
+        if not 1 <= count <= size:
+            raise ValueError(f"count = {count}, but the batches hold {size} samples")
         return cls(torch.cat(xs)[:count], torch.cat(ys)[:count])
 
 
-CHANNELS_FIRST = (
-    nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d,
-)  # fmt: skip
+def unwrapped(model: Any) -> Any:
+    """Return the network itself if it was wrapped by ``torch.compile``, which takes no hooks."""
+    return getattr(model, "_orig_mod", model)
 
 
-def call(model: nn.Module, inputs: Arguments) -> Any:
-    """Call a network with a tensor or with named inputs."""
-    return model(**inputs) if isinstance(inputs, dict) else model(inputs)
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Hold a network in evaluation mode; afterwards every part is in its former mode again.
+
+    Compiled parts run as plain PyTorch meanwhile. Functions are left alone.
+    """
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    modes = [module.training for module in modules]
+    with ExitStack() as stack:
+        if any(hasattr(m, "_orig_mod") or m._compiled_call_impl for m in modules):
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        for module in modules[:1]:
+            module.eval()
+        try:
+            yield
+        finally:
+            for module, mode in zip(modules, modes, strict=True):
+                module.training = mode
+
+
+def as_tensor(x: Any) -> Tensor:
+    """Return a tensor; a copy if x is an array, whatever its strides and byte order."""
+    if not isinstance(x, np.ndarray | np.generic):
+        return torch.as_tensor(x)
+    return torch.from_numpy(np.array(x, dtype=x.dtype.newbyteorder("="), order="C", ndmin=0))
+
+
+def call(model: Callable[..., Any], inputs: Arguments) -> Any:
+    """Call a network with copies of its inputs, so that it may write into them."""
+    if not isinstance(inputs, dict):
+        return model(inputs.clone())
+    return model(**{k: v.clone() if isinstance(v, Tensor) else v for k, v in inputs.items()})
+
+
+def accepts(model: nn.Module, name: str) -> bool:
+    """Return whether the network's forward takes an argument of this name."""
+    parameters = inspect.signature(model.forward).parameters
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def only_logits_at(model: nn.Module, positions: int | Tensor) -> dict[str, int | Tensor]:
-    """Return the option that leaves out the logits of other positions, where a model takes it.
+    """Return the option that computes logits at some positions only, if the model takes it.
 
-    With a large vocabulary they are the largest thing that a language model computes.
+    With a large vocabulary, logits are the largest thing that a language model computes.
 
     Args:
         model: a causal language model of `transformers`.
-        positions: the last so many; or which, as indices.
+        positions: the number of last positions, or indices.
     """
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    taken = "logits_to_keep" in inspect.signature(inner.forward).parameters
-    return {"logits_to_keep": positions} if taken else {}
+    named = "logits_to_keep" in inspect.signature(inner.forward).parameters
+    return {"logits_to_keep": positions} if named else {}
 
 
-def logits_of(output: Any) -> Tensor:
-    """Return the logits of what a network's forward returned.
+def logits_of(output: Any, rows: int) -> Tensor:
+    """Return the logits in the output of a network or function.
+
+    Args:
+        output: logits, or a mapping or object with an entry ``logits``.
+        rows: number of inputs.
 
     Raises:
-        TypeError: when the output is neither a tensor nor has an entry ``logits``.
+        ValueError: if it holds no floating logits with one row per input.
     """
-    if isinstance(output, Tensor):
-        return output
-    if isinstance(output, Mapping) and "logits" in output:
-        return output["logits"]
-    if isinstance(getattr(output, "logits", None), Tensor):
-        return output.logits
-    raise TypeError(
-        f"the network returned {type(output).__name__}; expected logits as a tensor or in an entry "
-        "'logits'. Wrap it in a module whose forward returns its logits"
-    )
+    logits = output
+    if isinstance(output, Mapping):
+        logits = output.get("logits")
+    elif not isinstance(output, Tensor):
+        logits = getattr(output, "logits", None)
+    if not isinstance(logits, Tensor):
+        kind = type(output).__name__
+        kind += "" if logits is None else f" with logits of type {type(logits).__name__}"
+        raise ValueError(
+            f"the network returned {kind}; expected logits as a tensor, or in an entry 'logits'. "
+            "Wrap it in a module whose forward returns its logits"
+        )
+    if not logits.is_floating_point() or not logits.dim() or len(logits) != rows:
+        raise ValueError(
+            f"the network returned {logits.dtype} of shape {tuple(logits.shape)} for {rows} "
+            "inputs; expected floating logits with one row per input"
+        )
+    return logits
 
 
 def repeat(inputs: Arguments, states: int) -> Arguments:
     """Repeat every sample for each of its states, sample by sample."""
     if isinstance(inputs, dict):
         return {
-            key: repeat(value, states) if isinstance(value, Tensor) else value
+            key: repeat(value, states) if isinstance(value, Tensor) and value.dim() else value
             for key, value in inputs.items()
         }
     return inputs.repeat_interleave(states, dim=0)
 
 
 def check_layer(model: nn.Module, layer: str) -> str:
-    """Return the name of a layer if the network has it.
+    """Return the name of a layer.
 
     Raises:
-        ValueError: where it has not, with the nearest names.
+        ValueError: if the network has no such layer.
     """
     names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
     if layer not in names:
-        close = difflib.get_close_matches(layer, names, n=3) or names[:8]
-        raise ValueError(f"the network has no layer {layer!r}; nearest names: {', '.join(close)}")
+        raise unknown("layer", layer, names)
     return layer
 
 
 def feature_maps(model: nn.Module, images: Tensor) -> dict[str, bool | None]:
-    """Return the layers with an output of four dimensions, and whether its channels come first.
+    """Return the layers with an output of four dimensions, and whether channels come first.
 
-    True: (sample, channel, height, width), of the size of something that a convolution, pooling or
-    batch normalization takes or gives. False: channels last, as a linear layer has them. None:
+    True: (sample, channel, height, width), of a size that a convolution, pooling or batch
+    normalization takes or returns. False: channels last, as linear layers have them. None:
     unknown, such as an attention map. Layers are in the order in which they finish.
 
     Args:
         model: in evaluation mode.
         images: one or more.
     """
-    images, found = pair(images), {}
-    sizes, first = {images.shape[2:]}, {}
+    images, shapes = pair(images), {}
+    sizes, is_first = {images.shape[2:]}, {}
 
     def note(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
         if isinstance(module, (*CHANNELS_FIRST, nn.Linear)):
             for value in (*arguments, output):
                 if isinstance(value, Tensor) and value.dim() == 4:
-                    # The latest counts where channels are as many as pixels a side.
-                    first[value.shape[1:]] = isinstance(module, CHANNELS_FIRST)
-                    sizes.update([value.shape[2:]] if first[value.shape[1:]] else [])
-        if name not in found:  # Its first call is the one that is masked.
-            like = output.shape if isinstance(output, Tensor) else torch.Size()
-            found[name] = like, first.get(like[1:])
+                    # The latest counts if there are as many channels as pixels per side.
+                    is_first[value.shape[1:]] = isinstance(module, CHANNELS_FIRST)
+                    sizes.update([value.shape[2:]] if is_first[value.shape[1:]] else [])
+        if name not in shapes:  # A layer is masked at its first call.
+            shape = output.shape if isinstance(output, Tensor) else torch.Size()
+            shapes[name] = shape, is_first.get(shape[1:])
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             hooks.enter_context(hooked(module, partial(note, name)))
         call(model, images)
     return {
-        name: True if told is None and shape[2:] in sizes else told
-        for name, (shape, told) in found.items()
-        if len(shape) == 4 and shape[0] == len(images)
+        name: True if first is None and shape[2:] in sizes else first
+        for name, (shape, first) in shapes.items()
+        if len(shape) == 4 and len(images) == shape[0]
     }
 
 
-def layers_to_mask(model: nn.Module, images: Arguments) -> str:
-    """Return, for an error, what to name instead of a layer whose output cannot be masked."""
-    is_image = isinstance(images, Tensor) and images.is_floating_point()
-    maps = [k for k, first in (feature_maps(model, images) if is_image else {}).items() if first]
-    if maps:
-        return f"one that returns (sample, channel, height, width): {', '.join(maps[:8])}"
-    return f"one of {', '.join([k for k, _ in model.named_modules() if k][:12])}"
+def layers_to_mask(model: nn.Module, inputs: Arguments) -> str:
+    """Return advice for an error: the layers of a network that can be masked."""
+    if not (isinstance(inputs, Tensor) and inputs.is_floating_point() and inputs.dim() == 4):
+        return "the word embedding"
+    maps = [name for name, first in feature_maps(model, inputs).items() if first and name]
+    if not maps:
+        return "None: no layer returns (sample, channel, height, width), so mask the images"
+    return f"one that returns (sample, channel, height, width): {', '.join(maps[:8])}"
 
 
 def pair(images: Tensor) -> Tensor:
-    """Return two different samples made of the first, to see what is a sample's own."""
+    """Return two different samples made of the first one, to see what belongs to a sample."""
     return torch.cat([images[:1], images[:1].flip(-1) + 1])
 
 
 class Cut:
-    """A network cut at a layer: what is below runs on samples, what is above on every state.
+    """A network cut at a layer: the part below runs on samples, the part above on every state.
 
     The whole forward runs with the layer's first output replaced, so that it is correct for every
-    module that calls the layer. Where nothing flows past the layer (or broadcasts), the part below
+    module that calls the layer. If nothing flows past the layer (or it broadcasts), the part below
     gets each sample once; else every sample is repeated for its states.
 
     Args:
@@ -227,19 +251,21 @@ class Cut:
         with hooked(model.get_submodule(self.layer), hook), suppress(_Reached):
             call(model, inputs)
         if not captured or not isinstance(captured[0], Tensor):
-            found = type(captured[0]).__name__ if captured else "never called"
+            given = type(captured[0]).__name__ if captured else "nothing, since it is never called"
             raise ValueError(
-                f"layer {self.layer!r} must return one tensor when the network runs, but: {found}; "
-                f"name {layers_to_mask(model, inputs)}"
+                f"layer {self.layer!r} must return one tensor, but it returns {given}; "
+                f"expected {layers_to_mask(model, inputs)}"
             )
         return captured[0], inputs
 
     def above(self, model: nn.Module, features: Tensor, inputs: Arguments, states: int) -> Tensor:
         """Return the logits for features masked in `states` ways each."""
         if self.layer is None:
-            return logits_of(call(model, features))
+            return logits_of(call(model, features), len(features))
+        if self.repeated:
+            inputs = repeat(inputs, states)
         with hooked(model.get_submodule(self.layer), partial(replace_once, [features])):
-            return logits_of(call(model, repeat(inputs, states) if self.repeated else inputs))
+            return logits_of(call(model, inputs), len(features))
 
 
 @torch.inference_mode()
@@ -249,33 +275,34 @@ def cut_at(model: nn.Module, layer: str | None, inputs: Tensor) -> Cut:
     Args:
         model: in evaluation mode.
         layer: name from ``model.named_modules()``; None for the input itself.
-        inputs: images, on which the ways are tried and compared.
+        inputs: images, on which the ways are compared.
 
     Raises:
-        ValueError: for a layer that the network does not have, or whose output it does not use.
+        ValueError: for an unknown layer, or one whose output the network does not use.
     """
     if layer is None:
         return Cut(None)
     way, quick = Cut(check_layer(model, layer)), Cut(layer, repeated=False)
     inputs = pair(inputs)
     feature, _ = way.below(model, inputs)
-    plain = logits_of(call(model, inputs))
+    plain = logits_of(call(model, inputs), 2)
     probe = feature.roll(1, -1) + 1
-    # Two ways to mask each of two samples: what does not fit together would show.
+    # Each of two samples is masked in two ways, so that any mismatch shows.
     probes = [probe, probe.flip(-1)]
-    found = [way.above(model, each.clone(), inputs, 1) for each in probes]
-    expected = torch.stack(found, 1).flatten(0, 1)
-    close = {"rtol": 1e-3, "atol": 1e-3 * float(expected.abs().max())}
+    expected = torch.stack([way.above(model, each.clone(), inputs, 1) for each in probes], 1)
+    expected = expected.flatten(0, 1)
+    tolerance = ROUNDING.get(expected.dtype, 1e-4)
+    close = {"rtol": tolerance, "atol": tolerance * float(expected.abs().max())}
     unmoved = torch.allclose(expected, plain.repeat_interleave(2, 0), **close)
     if unmoved and not _reaches(way, model, inputs):
         raise ValueError(
-            f"the network's output does not use what layer {layer!r} returns, so masking it would "
-            "change nothing; choose another layer"
+            f"the network's output does not use layer {layer!r}, so masking it would change "
+            "nothing; choose another layer"
         )
     try:
         masked = torch.stack(probes, 1).flatten(0, 1)
         agree = torch.allclose(quick.above(model, masked, inputs, 2), expected, **close)
-    except Exception:  # It runs the network's code: whatever that raises, repeating works.
+    except Exception:  # The network's code may raise anything here; repeating works.
         agree = False
     return quick if agree else way
 
@@ -285,14 +312,17 @@ def _reaches(way: Cut, model: nn.Module, inputs: Tensor) -> bool:
     feature, _ = way.below(model, inputs)
     with torch.inference_mode(False), torch.enable_grad():
         leaf = feature.clone().requires_grad_()
-        logits = way.above(model, leaf.clone(), inputs.clone(), 1)
+        try:
+            logits = way.above(model, leaf.clone(), inputs.clone(), 1)
+        except RuntimeError:  # Weights made in inference mode have no gradients to follow.
+            return True
         return logits.requires_grad and (
             torch.autograd.grad(logits.sum(), leaf, allow_unused=True)[0] is not None
         )
 
 
 def replace_once(pending: list[Tensor], module: nn.Module, arguments: Any, output: Any) -> Any:
-    """As a forward hook: put a pending value in the place of an output, later outputs stay."""
+    """Forward hook: return a pending value in place of the first output; later outputs stay."""
     return pending.pop() if pending else output
 
 
@@ -303,15 +333,6 @@ def _stop(captured: list[Any], module: nn.Module, arguments: Any, output: Any) -
 
 class _Reached(Exception):
     """The layer to mask has been computed; the rest of the forward is not needed."""
-
-
-def _source(definition: Any) -> str:
-    """Return the source of a module or class, or its name where it has none."""
-    # Classes of a notebook have no source of their own, but their functions do.
-    for part in (definition, getattr(definition, "forward", None)):
-        with contextlib.suppress(OSError, TypeError):
-            return inspect.getsource(part)
-    return str(getattr(definition, "__qualname__", definition))
 
 
 @contextmanager
@@ -328,28 +349,28 @@ def check_value(value: Tensor, feature: Tensor, layer: str | None) -> None:
     """Refuse a mask value that does not fit a layer's output for one sample.
 
     Raises:
-        ValueError: with both shapes, or for a value that is NaN or infinite.
+        ValueError: for another shape, or a value that is NaN or infinite.
     """
     if not value.isfinite().all():
         raise ValueError(
             "the mask value holds NaN or infinite numbers; look for them in the network's "
-            "weights and in what the value was computed from"
+            "weights and in the data that the value was computed from"
         )
     try:
         torch.broadcast_to(value, feature.shape[1:])
     except RuntimeError:
         raise ValueError(
             f"the mask value has shape {tuple(value.shape)}, but {layer or 'the input'} has "
-            f"{tuple(feature.shape[1:])} for one sample; make it with this network, at "
-            "this layer and input size"
+            f"{tuple(feature.shape[1:])} for one sample; make it with this network, at this layer "
+            "and input size"
         ) from None
 
 
 def largest_output(model: nn.Module, inputs: Arguments) -> int:
-    """Return the bytes of the largest output of a layer, from one forward pass."""
+    """Return the size of the largest output of a layer in bytes, from one forward pass."""
     largest = 1
 
-    def measure(module, arguments, output):
+    def note(module, arguments, output):
         nonlocal largest
         if isinstance(output, Tensor):
             largest = max(largest, output.nbytes)
@@ -357,6 +378,6 @@ def largest_output(model: nn.Module, inputs: Arguments) -> int:
     with ExitStack() as hooks:
         for module in model.modules():
             if not any(module.children()):
-                hooks.callback(module.register_forward_hook(measure).remove)
+                hooks.enter_context(hooked(module, note))
         call(model, inputs)
     return largest

@@ -1,24 +1,26 @@
-"""Mask values: what masked variables are replaced with, and at which layer."""
+"""Mask values: the value that masked variables take, and the layer where they take it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from symgen.fingerprints import refusal
-from symgen.masking.hooks import Cut, check_layer, feature_maps, layers_to_mask
-from symgen.masking.spans import check_texts
-from symgen.masking.states import evaluating, refuse_changed_inputs
-from symgen.memory import device_of, dtype_of
+from symgen.device import device_of, dtype_of
+from symgen.masking.hooks import (
+    Cut,
+    check_layer,
+    evaluating,
+    feature_maps,
+    layers_to_mask,
+    unwrapped,
+)
+from symgen.masking.variables import check_texts
 
-# What a layer's output for one batch may take, in bytes, before it is summed in float64.
+# Bytes of a layer's output that are summed at once, in float64.
 FEATURE_BYTES = 2**28
-# Channels of a picture at most: red, green, blue and opacity.
-COLOURS = 4
 
 
 @dataclass(frozen=True)
@@ -43,40 +45,37 @@ def mean_feature(
 ) -> MaskValue:
     """Return the mean of a layer's output over a data set (App. A.1, images).
 
-    The mean is taken over samples only, so every channel at every position has its own value:
-    the empirical mean of that input variable across the data set.
+    The mean is taken over samples only: every channel at every position has its own value.
 
     Args:
         model: an image network.
-        images: (sample, channel, height, width), or batches of it, as a loader gives them;
-            of a batch that is a tuple the first entry is used.
+        images: (sample, channel, height, width), or batches of it, as a loader returns them. Of a
+            batch that is a tuple, the first entry is used.
         layer: a layer's name, or "first_relu" (see `find_layer`), or None for the mean input.
-        batch_size: images run at once, when `images` is one tensor; fewer where the layer's output
-            is large.
+        batch_size: images per forward pass, if `images` is one tensor.
 
     Raises:
-        ValueError: when there is no image, or no such layer.
+        ValueError: without images, or for an unknown layer.
     """
-    _refuse_array(images)
-    batches = images.split(batch_size) if isinstance(images, Tensor) else images
+    model = unwrapped(model)
+    batches = images.split(batch_size) if isinstance(images, Tensor) and len(images) else images
     count, total = 0, torch.zeros(())
     with evaluating(model), torch.inference_mode():
         for batch in batches:
             batch = batch[0] if isinstance(batch, tuple | list) else batch
-            _refuse_one_image(model, batch)
+            if not isinstance(batch, Tensor) or batch.dim() < 2 or not batch.is_floating_point():
+                raise ValueError(
+                    f"images are {type(batch).__name__} {tuple(getattr(batch, 'shape', ()))}; "
+                    "expected a floating tensor (sample, channel, height, width), or batches of it"
+                )
             batch = batch.to(device_of(model), dtype_of(model))
             if not count:
-                refuse_changed_inputs(model, batch)
-                _refuse_no_relu(model, batch, layer)
                 layer = None if layer is None else find_layer(model, layer, batch[:1])
                 way = Cut(layer)
                 at_once = max(1, FEATURE_BYTES // way.below(model, batch[:1])[0].nbytes)
-            for some in batch.split(at_once):
-                feature, _ = way.below(model, some)
-                # Summed where it lies, so that only the sum is copied, if there is float64.
-                feature = feature.cpu() if feature.device.type == "mps" else feature
+            for part in batch.split(at_once):
                 # Sums in float64 do not depend on how the data set is split.
-                total = total + feature.double().sum(0).cpu()
+                total = total + way.below(model, part)[0].double().sum(0).cpu()
             count += len(batch)
     if not count:
         raise ValueError("mean_feature got no images; pass one or more")
@@ -88,22 +87,24 @@ def zero_feature(model: nn.Module, layer: str | None = "first_relu") -> MaskValu
 
     Args:
         model: an image network.
-        layer: as for `mean_feature`; its name, for networks not made by `build_network`.
+        layer: as for `mean_feature`.
     """
     return MaskValue(torch.zeros(()), None if layer is None else find_layer(model, layer))
 
 
-def token_embedding(model: nn.Module, token_id: int | None) -> MaskValue:
+def token_embedding(model: nn.Module, token_id: int) -> MaskValue:
     """Return the embedding of a token, such as [MASK] of BERT, number 103 (App. A.1, language).
 
     Raises:
-        ValueError: when there is no such token, or the network has no embedding.
+        ValueError: if there is no such token, or the network has no embedding.
     """
-    _refuse_no_token(token_id)
     layer, embedding = word_embedding(model)
     count = embedding.weight.shape[0]
-    if not 0 <= token_id < count:
-        raise ValueError(f"token_id = {token_id} is outside the vocabulary, 0..{count - 1}")
+    if not isinstance(token_id, int) or not 0 <= token_id < count:
+        raise ValueError(
+            f"token_id is {token_id!r}; expected a number from 0 to {count - 1}. If the tokenizer "
+            "has no mask token, use mean_embedding(model)"
+        )
     with torch.inference_mode():
         value = embedding(torch.tensor([token_id], device=embedding.weight.device))[0]
     return MaskValue(_ordinary(value), layer)
@@ -112,7 +113,7 @@ def token_embedding(model: nn.Module, token_id: int | None) -> MaskValue:
 def mean_embedding(model: nn.Module) -> MaskValue:
     """Return the mean word embedding over the vocabulary (footnote 3, language models).
 
-    It belongs to no token, so that masking a word does not put another one in its place.
+    It belongs to no token, so masking a word does not put another word in its place.
     """
     layer, embedding = word_embedding(model)
     with torch.inference_mode():
@@ -122,14 +123,14 @@ def mean_embedding(model: nn.Module) -> MaskValue:
 
 
 def corpus_embedding(model: nn.Module, ids: Iterable[Tensor]) -> MaskValue:
-    """Return the mean word embedding over the tokens of a corpus, frequent ones counting more.
+    """Return the mean word embedding over the tokens of a corpus, weighted by frequency.
 
     Args:
         model: a language network.
         ids: token ids of the texts.
 
     Raises:
-        ValueError: when there is no token.
+        ValueError: without tokens.
     """
     layer, embedding = word_embedding(model)
     counts = torch.zeros(embedding.weight.shape[0], dtype=torch.long)
@@ -137,7 +138,7 @@ def corpus_embedding(model: nn.Module, ids: Iterable[Tensor]) -> MaskValue:
         counts += torch.as_tensor(text).flatten().bincount(minlength=len(counts))
     used = counts.nonzero()[:, 0]
     if not len(used):
-        raise ValueError("corpus_embedding got no tokens; pass token ids of some texts")
+        raise ValueError("corpus_embedding got no tokens; pass the token ids of some texts")
     with torch.inference_mode():
         vectors = embedding(used.to(embedding.weight.device)).cpu().double()
     weights = counts[used, None].double()
@@ -145,176 +146,91 @@ def corpus_embedding(model: nn.Module, ids: Iterable[Tensor]) -> MaskValue:
 
 
 def find_layer(model: nn.Module, name: str = "first_relu", x: Any = None) -> str:
-    """Return the dotted name of a layer: by default of the first ReLU that gives a feature map.
+    """Return the dotted name of a layer, by default of the first ReLU that returns a feature map.
 
     Args:
-        model: any network; it is run once to see which ReLU comes first.
-        name: "first_relu", or the dotted name of a layer, which is checked. Language networks
-            have no ReLU to mask at: for them "first_relu" gives the embedding layer.
+        model: any network; it runs once to see which ReLU comes first.
+        name: "first_relu", or the dotted name of a layer, which is checked. For language networks
+            "first_relu" is the embedding layer.
         x: an input to run; needed for networks not made by `build_network`.
 
     Raises:
-        ValueError: if there is no such layer, with what to name instead. No other layer is taken
-            in its place: not in networks of attention and GELU, nor with channels last.
-
-    Example:
-        >>> from symgen import build_network
-        >>> find_layer(build_network("resnet20"))
-        'relu'
+        ValueError: if there is no such layer, with the layers that can be masked.
     """
+    model = unwrapped(model)
     if name != "first_relu":
         return check_layer(model, name)
-    modules = dict(model.named_modules())
-    image = isinstance(x, Tensor) and x.is_floating_point()
-    if isinstance(_given_embedding(model), nn.Embedding) and not image:
+    is_image = isinstance(x, Tensor) and x.is_floating_point()
+    if isinstance(_input_embedding(model), nn.Embedding) and not is_image:
         return word_embedding(model)[0]
     if x is None:
         shape = getattr(model, "input_shape", None) or (3, 32, 32)
-        like = next(model.parameters(), torch.empty(0))
-        x = torch.zeros(1, *shape, dtype=like.dtype, device=like.device)
+        x = torch.zeros(1, *shape, dtype=dtype_of(model), device=device_of(model))
     with evaluating(model), torch.inference_mode():
-        maps = feature_maps(model, x)
+        maps, modules = feature_maps(model, x), dict(model.named_modules())
         kinds = (nn.ReLU, nn.ReLU6, nn.LeakyReLU)
         first = next((k for k in maps if isinstance(modules[k], kinds)), None)
         if first and maps[first]:
             return first
-        order = f" ({first} gives four dimensions of another or an unknown order)" if first else ""
         raise ValueError(
-            f"{type(model).__name__} calls no ReLU module that gives (sample, channel, height, "
-            f"width){order}, and a ReLU called as a function cannot be found; name the layer after "
-            f"which to mask, {layers_to_mask(model, x)}"
-        )
-
-
-@refusal
-def refuse_without_maps(model: nn.Module, images: Any) -> None:
-    """Refuse to mask patches at any layer of a network that has no feature map of an image.
-
-    Raises:
-        ValueError: with what to do instead, since no other layer would do.
-    """
-    if not isinstance(images, Tensor) or images.dim() != 4:
-        return
-    refuse_other_channels(model, images)
-    with evaluating(model), torch.inference_mode():
-        maps = feature_maps(model, images[:1])
-    if all(first is False for first in maps.values()):
-        raise ValueError(
-            f"no layer of {type(model).__name__} returns (sample, channel, height, width), so its "
-            "patches can be masked in the images alone: symgen.mean_feature(model, images, None)"
-        )
-
-
-@refusal
-def refuse_other_channels(model: Any, images: Any) -> None:
-    """Refuse images that a network cannot run since they have channels that it does not take.
-
-    Raises:
-        ValueError: with the channels of both.
-    """
-    if not isinstance(model, nn.Module) or not isinstance(images, Tensor) or images.dim() != 4:
-        return
-    layers = (m for m in model.modules() if isinstance(m, nn.Conv2d))
-    taken = getattr(next(layers, None), "in_channels", images.shape[1])
-    last = images.shape[-1] <= COLOURS < images.shape[1]
-    if images.shape[1] == taken and not last:
-        return
-    try:
-        with evaluating(model), torch.inference_mode():
-            model(images[:1].to(device_of(model), dtype_of(model)))
-    except RuntimeError as error:
-        said = f"{type(model).__name__} cannot run images of shape {tuple(images.shape)}"
-        expected = "expected (sample, channel, height, width)"
-        if last or images.shape[-1] == taken:
-            raise ValueError(
-                f"{said}, whose channels seem to be last; {expected}: images.permute(0, 3, 1, 2)"
-            ) from error
-        raise ValueError(
-            f"{said}: they have {images.shape[1]} channel(s), and its first convolution takes "
-            f"{taken}; {expected} with as many"
-        ) from error
-
-
-@refusal
-def _refuse_no_relu(model: nn.Module, images: Any, layer: str | None) -> None:
-    # A layer that is named is taken at its word here, at every step of a penalty, say.
-    if layer == "first_relu":
-        refuse_without_maps(model, images)
-
-
-@refusal
-def _refuse_array(images: Any) -> None:
-    if isinstance(images, np.ndarray):
-        raise ValueError(
-            f"images are an array of shape {images.shape}; expected a tensor: "
-            "torch.from_numpy(images).float()"
-        )
-    if isinstance(images, Tensor) and not len(images):
-        raise ValueError("mean_feature got no images; pass one or more")
-
-
-@refusal
-def _refuse_one_image(model: nn.Module, batch: Any) -> None:
-    if isinstance(batch, Mapping):
-        raise ValueError(
-            f"a batch has the entries {', '.join(map(str, batch))}; give the images alone: "
-            '(batch["image"] for batch in loader)'
-        )
-    takes_images = any(isinstance(layer, nn.Conv2d) for layer in model.modules())
-    if isinstance(batch, Tensor) and batch.dim() < 4 and takes_images:
-        raise ValueError(
-            f"a batch is of shape {tuple(batch.shape)}; expected (sample, channel, height, width): "
-            "images[None] of a single image, and DataLoader(dataset, 64) of a dataset"
-        )
-
-
-@refusal
-def _refuse_no_token(token_id: Any) -> None:
-    if isinstance(token_id, bool) or not isinstance(token_id, int):
-        raise ValueError(
-            f"token_id is {token_id!r}; expected the number of a token. A tokenizer whose "
-            "mask_token_id is None has no mask token: take mean_embedding(model) in its place"
+            f"{type(model).__name__} calls no ReLU module that returns (sample, channel, height, "
+            "width), and a ReLU called as a function cannot be masked; expected as layer "
+            f"{layers_to_mask(model, x)}"
         )
 
 
 def word_embedding(model: nn.Module) -> tuple[str, nn.Module]:
     """Return name and module of a network's word embedding.
 
-    It is what `get_input_embeddings` gives, or else the first `torch.nn.Embedding`.
+    It is the module from ``get_input_embeddings``, or else the first `torch.nn.Embedding`.
+
+    Raises:
+        ValueError: if the network has none.
     """
-    module = _given_embedding(model)
+    model = unwrapped(model)
+    module = _input_embedding(model)
     for name, candidate in model.named_modules():
-        found = candidate is module or (module is None and isinstance(candidate, nn.Embedding))
-        # What embeds the patches of an image has no weight with a row for each word.
-        if found and getattr(getattr(candidate, "weight", None), "ndim", 0) == 2:
+        matches = candidate is module or (module is None and isinstance(candidate, nn.Embedding))
+        # An embedding of image patches has no weight with one row per word.
+        if matches and getattr(getattr(candidate, "weight", None), "ndim", 0) == 2:
             return name, candidate
     raise ValueError(
-        f"{type(model).__name__} has no word embedding to mask at; give it a method "
+        f"{type(model).__name__} has no word embedding to mask; give it a method "
         "get_input_embeddings that returns the module which embeds token ids"
     )
 
 
-def _given_embedding(model: nn.Module) -> Any:
-    """Return what the network itself calls its input embedding, if anything."""
+def _input_embedding(model: nn.Module) -> Any:
     try:
         return model.get_input_embeddings()
     except (AttributeError, NotImplementedError):
         return None
 
 
-@refusal
-def refuse_unknown_tokens(model: nn.Module, ids: Int[Tensor, " position"]) -> None:
-    """Refuse token ids that a model has no embedding for.
+def check_tokens(model: nn.Module, prompts: Sequence[Int[Tensor, " _"]]) -> None:
+    """Refuse token ids that a network cannot read.
 
     Raises:
-        ValueError: with the id, and how many the model knows.
+        ValueError: for unknown tokens, texts that are too long, and encoder-decoder networks.
     """
-    count = getattr(_given_embedding(model), "num_embeddings", None)
-    if count is not None and len(ids) and int(ids.max()) >= count:
+    name, config = type(model).__name__, getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
         raise ValueError(
-            f"the tokenizer gives the token {int(ids.max())}, and {type(model).__name__} knows "
-            f"those from 0 to {count - 1}; is the tokenizer that of another model?"
+            f"{name} is an encoder-decoder network, which is not supported; use an encoder with a "
+            "classifier, or a causal language model (AutoModelForCausalLM)"
         )
+    largest = max((int(ids.max()) for ids in prompts if len(ids)), default=0)
+    count = word_embedding(model)[1].weight.shape[0]
+    if largest >= count:
+        raise ValueError(
+            f"a text has the token {largest}, but {name} has tokens 0..{count - 1}; use the "
+            "tokenizer of this model"
+        )
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    limit, longest = getattr(config, "max_position_embeddings", None), max(map(len, prompts))
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    if limit is not None and longest > limit and "dynamic" not in str(rope):
+        raise ValueError(f"a text has {longest} tokens, but {name} reads {limit}; shorten it")
 
 
 def _ordinary(value: Tensor) -> Tensor:
@@ -326,19 +242,16 @@ def _ordinary(value: Tensor) -> Tensor:
 def word_value(
     model: nn.Module, tokenizer: Any, masking: str = "mean", texts: Sequence = ()
 ) -> MaskValue | None:
-    """Return what stands in place of masked words; None where they are left out.
-
-    By default the mean embedding over the vocabulary (footnote 3 of the paper): it belongs to no
-    token, so that masking does not put another word in its place, and it is known for every model.
+    """Return the mask value of words by name; None if masked words are removed.
 
     Args:
-        model, tokenizer: of the language model.
-        masking: "mean"; "corpus", which weighs tokens by how often some texts have them; the text
-            of a token, such as "_"; or "remove".
+        model, tokenizer: of a language network.
+        masking: "mean", the mean embedding over the vocabulary; "corpus", the mean over the tokens
+            of `texts`; the text of one token, such as "_"; or "remove".
         texts: for "corpus".
 
     Raises:
-        ValueError: for a text that is no single token.
+        ValueError: for a text that is not one token.
     """
     if masking == "remove":
         return None
@@ -351,16 +264,16 @@ def word_value(
 
 
 def mask_ids(tokenizer: Any, masking: str, texts: Sequence) -> list:
-    """Return the token ids that the embedding of masked words is made of, besides the weights."""
+    """Return the token ids that a mask value depends on; see `word_value`."""
     if masking in ("mean", "remove"):
         return []
     if masking == "corpus":
         check_texts(texts)
         return tokenizer(list(texts), verbose=False)["input_ids"] if texts else []
     ids = tokenizer(masking, add_special_tokens=False)["input_ids"]
-    known = tokenizer.convert_tokens_to_ids(masking)
-    if len(ids) != 1 and known not in (None, tokenizer.unk_token_id):
-        ids = [known]
+    token = tokenizer.convert_tokens_to_ids(masking)
+    if len(ids) != 1 and token not in (None, tokenizer.unk_token_id):
+        ids = [token]
     if len(ids) != 1:
         raise ValueError(
             f"masking={masking!r} is {len(ids)} tokens of this tokenizer; expected 'mean', "

@@ -1,9 +1,8 @@
-"""The network's output on all 2^n masked states: of networks, and of any function.
+"""The network's output on masked states, and its interactions.
 
-**A network of your own.** `masked_outputs` calls ``model(x)``, or ``model(**x)`` when x is a
-mapping, and takes the result, or its entry ``logits``, as logits: (sample, class), or
-(sample, position, token) for a causal language model. A network that is called differently or
-returns something else needs an adapter of a few lines::
+**A network of your own.** The network is called as ``model(x)``, or ``model(**x)`` if x is a
+mapping. It returns logits, or an object with an entry ``logits``: (sample, class), or
+(sample, position, token) for a causal language model. Other networks need an adapter::
 
     class Adapter(torch.nn.Module):
         def __init__(self, network):
@@ -14,60 +13,57 @@ returns something else needs an adapter of a few lines::
             score = self.network.predict(x)[0]        # one logit of a two-class network
             return torch.cat([torch.zeros_like(score), score], dim=1)
 
-Any layer of ``Adapter(network).named_modules()`` can then be masked. A text network without
-``get_input_embeddings`` is masked at its first ``torch.nn.Embedding``.
-
-**A function of your own.** Where the inputs themselves are masked, any function from a batch of
-inputs to logits will do, and any shape of inputs: the features of a table, the times of a series or
-a sound, the pixels of a picture. Its variables are whole numbers, one for each position of the
-inputs. A classifier of scikit-learn and a table of eight columns, each of them a variable::
+**A function of your own.** If the inputs themselves are masked, any function from a batch of
+inputs to logits will do, with inputs of any shape: a table, a series, a sound, an image. Variables
+are then whole numbers, one per input position. For a classifier of scikit-learn and eight columns::
 
     symgen.extract(
         forest.predict_log_proba, symgen.Inputs(table, labels), np.arange(8)[None], table.mean(0)
     )
 
-`predict_proba` gives probabilities, of which these are the logarithms; one of exactly 0 has none:
-smooth it first, as ``lambda x: np.log(forest.predict_proba(x) + 1e-3)``. A sound of 16,000 samples
-in ten equal pieces has the variables ``torch.arange(16000)[None] // 1600``.
+Probabilities of exactly 0 have no logarithm; smooth them:
+``lambda x: np.log(forest.predict_proba(x) + 1e-3)``.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from symgen.fingerprints import code_fingerprint
-from symgen.masking.causal import causal_outputs
-from symgen.masking.functions import FunctionRunner, refuse_first_outputs, refuse_key
+from symgen.device import check_states, device, device_of, dtype_of
+from symgen.interactions import Interactions
+from symgen.masking.causal import causal_outputs, check_causal
+from symgen.masking.functions import FunctionRunner
 from symgen.masking.hooks import (
     Cut,
+    accepts,
+    as_tensor,
     call,
     check_value,
     cut_at,
+    evaluating,
     feature_maps,
     layers_to_mask,
     logits_of,
-)  # fmt: skip
-from symgen.masking.mask_values import (
-    MaskValue,
-    refuse_other_channels,
-    refuse_without_maps,
-    word_embedding,
+    unwrapped,
 )
-from symgen.masking.patches import ImageVariables
-from symgen.masking.spans import TextVariables
-from symgen.masking.states import StateRunner, evaluating, run_all
-from symgen.memory import check_states, device_of, dtype_of
-from symgen.storage import cached
+from symgen.masking.mask_values import MaskValue, check_tokens, word_embedding
+from symgen.masking.prefix_tree import plain_runner
+from symgen.masking.states import Runner, StateRunner, run_all
+from symgen.masking.variables import ImageVariables, TextVariables
+from symgen.split.sampled import SampledInteractions, draw_states, sparsify_sampled
+from symgen.split.sparsify import MAX_VARIABLES, sparsify
 
-#: What is masked; a tensor or array has the number of the variable at each position of the inputs.
 Variables = ImageVariables | TextVariables | Tensor | np.ndarray
-#: What stands in its place; a number, tensor or array where the inputs themselves are masked.
-Value = MaskValue | Tensor | np.ndarray | np.generic | float | None
+Value = MaskValue | Tensor | np.ndarray | np.generic | float | Callable[[Any], MaskValue] | None
+# Up to this many variables, the split is faster on a GPU.
+GPU_LAST = 12
+# Inputs of text networks that have one entry per token.
+PER_TOKEN = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
 
 
 def masked_outputs(
@@ -75,91 +71,153 @@ def masked_outputs(
     x: Any,
     target: Tensor | np.ndarray | Sequence,
     variables: Variables,
-    baseline: Value | Callable[[nn.Module], MaskValue | None],
+    mask_value: Value,
     batch_size: int | None = None,
     *,
-    key: Mapping | None = None,
-    progress: bool = True,
+    progress: bool = False,
 ) -> Float[Tensor, "sample state"]:
     """Return v on all 2^n masked states of each sample (Section 2.1; App. A.1, F).
 
-    The part of the network below the masked layer runs on samples, the rest on every state.
-    The result does not depend on the batch size, but for rounding. A causal language model runs
-    as a prefix tree (see `prefix_tree`).
+    The part of the network below the masked layer runs on samples, the rest on every state. A
+    causal language model runs as a prefix tree (see `prefix_tree`). The result depends on the batch
+    size by rounding only. The network's inputs are copies.
 
     Args:
-        model: any module; see the module's text for adapters. It is used in evaluation mode, and
-            its mode is restored. Inputs are moved to its device. Or any function from inputs
-            (batch, ...) to logits (batch, class), or to the log odds (batch,) of class 1 of two, as
-            a tensor or array.
+        model: any module, or any function from inputs (batch, ...) to logits (batch, class), or to
+            log odds (batch,) of class 1 of two; see the text of this module. Modules run in
+            evaluation mode. Inputs move to their device and floating type.
         x: images (sample, channel, height, width); token ids (sample, position), or a mapping
             with ``input_ids`` and ``attention_mask``, padded on the right; for a causal language
-            model also a list of token ids, one tensor per prompt; for a function floating inputs
-            (sample, ...), a tensor or an array: it is called with what it is given here.
-        target: (sample,) whole numbers: the class of each sample, which is a column of the logits
-            and not an entry of scikit-learn's ``classes_``, or the next token's id for a causal
-            language model. A tensor, array or list. For a list of prompts also a list of
-            lists: v is then of all these tokens, one after the other.
-        variables: of the same samples. Bit i of a state tells whether variable i is present. For a
-            function, or a module whose inputs are masked, whole numbers (sample or 1, ...): the
-            variable of each input position, -1 for one that is never masked. Fewer axes than the
-            inputs have are the last ones.
-        baseline: the mask value: what masked variables are replaced with, and at which layer; or
-            a function that makes it for a network. None leaves the words of a prompt out. For
-            variables that are numbers, a number, tensor or array that broadcasts to one sample;
-            NaN for a function that takes it for a missing value.
-        batch_size: masked states per forward call; by default what free memory allows, up to a
-            size that suits the device. It is halved, with a `BatchSizeWarning`, if memory runs out.
-        key: what identifies the model and, under "masking", the mask value where that is a
-            function. With it the outputs are stored, and found again by whoever asks for the same.
-        progress: show a progress bar.
+            model also a list of token ids, one tensor per prompt; for a function, floating inputs
+            (sample, ...), a tensor or an array.
+        target: (sample,) whole numbers: the class of each sample (a column of the logits), or the
+            id of the next token. For a list of prompts also a list of lists: v is then of all
+            these tokens, one after the other.
+        variables: of the same samples. Bit i of a state says whether variable i is present. For
+            functions, and modules whose inputs are masked, whole numbers (sample or 1, ...): the
+            variable of each input position, -1 for none.
+        mask_value: the value of masked variables, and its layer; or a function that makes it for
+            the network. None removes words from a prompt. For variables that are numbers: a number
+            (also NaN), tensor or array that broadcasts to one sample.
+        batch_size: masked states per forward pass; by default as many as suit memory and device.
+            It is halved, with a `BatchSizeWarning`, if memory runs out.
+        progress: whether to show a progress bar.
 
     Returns:
         (sample, 2^n) in float64 on the CPU.
 
     Raises:
-        ValueError: for samples, labels, variables or a mask value that do not fit together, for
-            a model that returns probabilities, and for a key that tells too little.
-        MemoryError: when 2^n states cannot be held, or not be split afterwards.
-        FloatingPointError: when the network's logits of a sample are NaN or infinite.
-        RuntimeError: when the network gives another output the second time (a random layer).
+        ValueError: for arguments that do not fit together, and networks that return probabilities.
+        MemoryError: if 2^n states do not fit into memory.
+        FloatingPointError: for logits that are NaN or infinite.
+        RuntimeError: for a random network, or one whose output depends on the rest of the batch.
     """
+    n = _count(x, target, variables)
+    check_states(len(target), n)
+    return _outputs(model, x, target, variables, mask_value, None, batch_size, progress)
 
-    refuse_key(key, baseline)
-    refuse_other_channels(model, x)
-    numbered = isinstance(variables, Tensor | np.ndarray)
 
-    def compute() -> dict[str, Tensor]:
-        refuse_first_outputs(model, x)
-        module = isinstance(model, nn.Module)
-        with evaluating(model) if module else nullcontext(), torch.inference_mode():
-            value = baseline(model) if callable(baseline) else baseline
-            if numbered or not module:
-                runner = FunctionRunner(model, x, _labels(target), variables, value)
-                v = run_all(runner, batch_size, progress)
-            else:
-                text = isinstance(variables, TextVariables)
-                outputs = _text_outputs if text else _image_outputs
-                v = outputs(model, x, target, variables, value, batch_size, progress)
-        return {"v": v.cpu().double().clone()}
+def extract(
+    model: nn.Module | Callable[[Any], Any],
+    inputs: Any,
+    variables: Variables,
+    mask_value: Value,
+    states: int | None = None,
+    *,
+    noise: float = 0.02,
+    tol: float = 1e-3,
+    few: bool = False,
+    names: Sequence | None = None,
+    held_out: int = 100,
+    max_order: int | None = None,
+    seed: int = 0,
+    batch_size: int | None = None,
+    progress: bool = False,
+) -> Interactions | SampledInteractions:
+    """Return the interactions of a network on some samples: masked outputs, then their split.
 
-    tokens = hasattr(x, "keys") and isinstance(variables, TextVariables)
-    count = len(x["input_ids"]) if tokens else len(x)
-    common = numbered and len(variables) == 1
-    if not count == len(target) == (count if common else len(variables)) or not count:
+    Args:
+        model, variables, mask_value, batch_size, progress: see `masked_outputs`.
+        inputs: samples with x and y, such as `Inputs`.
+        states: number of masked states to draw and run, for more variables than all 2^n states
+            allow (see `sparsify_sampled`).
+        noise, tol, few: see `sparsify`.
+        names: of the variables, one list for all samples or one per sample; by default the words
+            of a text's variables.
+        held_out: with `states`, number of further states that measure the error.
+        max_order: with `states`, the largest order of an interaction.
+        seed: with `states`, of their draw.
+
+    Returns:
+        `Interactions`; with `states`, `SampledInteractions`.
+
+    Raises:
+        ValueError: for inputs without x and y, too many variables, or a wrong number of names; see
+            also `masked_outputs`.
+    """
+    if not hasattr(inputs, "x") or not hasattr(inputs, "y"):
         raise ValueError(
-            f"x has {count} samples, target {len(target)} and variables {len(variables)}; "
-            "they must be the same, one or more"
+            f"inputs are {type(inputs).__name__}; expected samples with x and y: "
+            "symgen.Inputs(x, y), or symgen.Inputs.of(loader, count)"
         )
-    check_states(count, int(variables.max()) + 1 if numbered else variables.n)
-    if key is None:
-        return compute()["v"]
-    everything = {
-        "model": dict(key), "x": x, "target": target, "variables": variables,
-        "mask value": None if callable(baseline) else baseline,
-        "code": code_fingerprint(masked_outputs, *[type(variables)] * (not numbered)),
-    }  # fmt: skip
-    return cached("outputs", everything, compute)["v"]
+    n, count = _count(inputs.x, inputs.y, variables), len(inputs.y)
+    if names is not None and np.shape(names) not in ((n,), (count, n)):
+        raise ValueError(f"names have shape {np.shape(names)}; expected {(n,)} or {(count, n)}")
+    given = (model, inputs.x, inputs.y, variables, mask_value)
+    if states is None:
+        if n > MAX_VARIABLES:
+            raise ValueError(
+                f"n = {n} variables have 2^{n} masked states; a split of all takes n <= "
+                f"{MAX_VARIABLES}. Run a sample of them: extract(..., states=500)"
+            )
+        v = masked_outputs(*given, batch_size, progress=progress)
+        v = v.to(device()) if n <= GPU_LAST else v
+        result = sparsify(v, noise=noise, tol=tol, few=few, progress=progress).to("cpu")
+    else:
+        if not isinstance(states, int) or states < 2 or states + held_out > 2**n:
+            raise ValueError(
+                f"states is {states!r} and held_out {held_out}; expected a whole number >= 2, and "
+                f"at most all 2^{n} masked states together. Leave states out to run all"
+            )
+        drawn = draw_states(n, states + held_out, seed)
+        v = _outputs(*given, drawn, batch_size, progress)
+        result = sparsify_sampled(
+            v, drawn, n, held_out=held_out, noise=noise, tol=tol, max_order=max_order, few=few
+        )
+    if names is None:
+        names = getattr(variables, "words", ()) or None
+    return dataclasses.replace(result, names=names)
+
+
+def masked_logits(
+    model: nn.Module | Callable[[Any], Any],
+    x: Any,
+    variables: Variables,
+    state: int,
+    mask_value: Value,
+) -> Float[Tensor, "sample outcome"]:
+    """Return the logits of each sample in one masked state.
+
+    Args:
+        model, x, variables, mask_value: see `masked_outputs`. A causal language model takes token
+            ids (sample, position), or a mapping with them.
+        state: 0..2^n - 1; variable i is present if bit i is set.
+    """
+    model, samples = unwrapped(model), _samples(x)
+    n = _count(x, range(samples), variables)
+    if not 0 <= state < 2**n:
+        raise ValueError(f"state is {state}; expected 0..{2**n - 1} for n = {n} variables")
+    target = torch.zeros(samples, dtype=torch.long)
+    with evaluating(model), torch.inference_mode():
+        value = mask_value(model) if callable(mask_value) else mask_value
+        prompts = _prompts(model, x, variables, value)
+        if prompts is None:
+            runner = _runner(model, x, target, variables, value)
+        else:
+            runner = plain_runner(model, prompts, target, variables, value)
+        rows = range(samples)
+        logits = torch.cat([runner.logits(i, 1, torch.tensor([state])).cpu() for i in rows])
+    return logits.clone()
 
 
 def state_runner(
@@ -169,130 +227,211 @@ def state_runner(
     variables: ImageVariables | TextVariables,
     mask_value: MaskValue,
 ) -> StateRunner:
-    """Return what runs a classifier on any masked states of its samples, also with gradients.
+    """Return a runner of a classifier on any masked states of its samples, also with gradients.
 
     Args:
         model: a classifier of images or texts, in evaluation mode.
         x, target, variables: see `masked_outputs`.
-        mask_value: what masked variables are replaced with; the runner's `value` can be changed.
+        mask_value: of masked variables; the runner's `value` can be changed.
     """
-    if isinstance(variables, TextVariables):
-        return _encoder_runner(model, x, _labels(target), variables, mask_value)
-    return _image_runner(model, x, _labels(target), variables, mask_value)
+    build = _encoder_runner if isinstance(variables, TextVariables) else _image_runner
+    return build(unwrapped(model), x, _labels(target), variables, mask_value)
 
 
-def _image_outputs(model, x, target, variables, mask_value, batch_size, progress) -> Tensor:
-    runner = state_runner(model, x, target, variables, mask_value)
-    return run_all(runner, batch_size, progress)
+def _outputs(
+    model: Any, x: Any, target: Any, variables: Variables, mask_value: Value,
+    states: Int[Tensor, " state"] | None, batch_size: int | None, progress: bool,
+) -> Float[Tensor, "sample state"]:  # fmt: skip
+    """Return v on some states, by default all."""
+    model, n = unwrapped(model), _count(x, target, variables)
+    with evaluating(model), torch.inference_mode():
+        value = mask_value(model) if callable(mask_value) else mask_value
+        prompts = _prompts(model, x, variables, value)
+        if prompts is not None:
+            several = not isinstance(target, Tensor) and isinstance(target[0], list | tuple)
+            targets = target if several else _labels(target)[:, None].tolist()
+            given = (model, prompts, targets, variables, value, states)
+            v = causal_outputs(*given, batch_size, progress)
+        else:
+            runner = _runner(model, x, _labels(target), variables, value)
+            every = torch.arange(2**n) if states is None else states
+            v = run_all(runner, every, batch_size, progress)
+    return v.clone()
 
 
-def _image_runner(model, x, target, variables, mask_value) -> StateRunner:
-    device = device_of(model)
+def _runner(model: Any, x: Any, target: Tensor, variables: Variables, value: Any) -> Runner:
+    if isinstance(variables, Tensor | np.ndarray) or not isinstance(model, nn.Module):
+        return FunctionRunner(model, x, target, variables, value)
+    if not isinstance(value, MaskValue):
+        raise ValueError(
+            f"the mask value is {type(value).__name__}; expected one with its layer: "
+            "symgen.mean_feature(model, images), symgen.token_embedding(model, id) or "
+            "symgen.mean_embedding(model)"
+        )
+    return state_runner(model, x, target, variables, value)
 
-    def inputs_of(first, count):
-        part = x[first : first + count].to(device, dtype_of(model))
-        return part.contiguous(memory_format=torch.channels_last)
 
+def _samples(x: Any) -> int:
+    return len(x["input_ids"] if isinstance(x, Mapping) and "input_ids" in x else x)
+
+
+def _count(x: Any, target: Any, variables: Variables) -> int:
+    """Return n, if samples, targets and variables are as many."""
+    numbered = isinstance(variables, Tensor | np.ndarray)
+    if not numbered and not isinstance(variables, ImageVariables | TextVariables):
+        raise ValueError(
+            f"variables are {type(variables).__name__}; expected draw_patches(...), "
+            "draw_words(...), or an array (sample or 1, *position), such as np.arange(8)[None]"
+        )
+    if not hasattr(target, "__len__") or getattr(target, "shape", None) == ():
+        raise ValueError(f"target is {target!r}; expected one per sample, also for a single one")
+    counts = _samples(x), len(target), len(variables)
+    one = numbered and counts[2] == 1
+    if len({*counts[: 2 if one else 3]}) != 1 or not counts[0]:
+        raise ValueError(
+            f"x has {counts[0]} samples, target {counts[1]} and variables {counts[2]}; expected "
+            "the same number, one or more"
+        )
+    return int(variables.max()) + 1 if numbered else variables.n
+
+
+def _labels(target: Any) -> Int[Tensor, " sample"]:
+    try:
+        array = np.asarray(target.cpu() if isinstance(target, Tensor) else target)
+    except ValueError:
+        array = np.empty(0)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"target is {array.dtype} of shape {array.shape}; expected a whole number per sample: "
+            "the column of its class in the logits, or the next token, as in torch.tensor([0, 2])"
+        )
+    return as_tensor(array.astype(np.int64))
+
+
+def _image_runner(
+    model: nn.Module, x: Any, target: Tensor, variables: ImageVariables, mask_value: MaskValue
+) -> StateRunner:
     if not (isinstance(x, Tensor) and x.dim() == 4 and x.is_floating_point()):
         raise ValueError(
-            f"x is {_describe(x)}; expected floating images (sample, channel, height, width)"
+            f"x is {_describe(x)}; expected floating images (sample, channel, height, width) as a "
+            "tensor"
         )
+
+    def inputs_of(first, count):
+        part = x[first : first + count].to(device_of(model), dtype_of(model))
+        return part.contiguous(memory_format=torch.channels_last)
+
     one = inputs_of(0, 1)
     way = cut_at(model, mask_value.layer, one)
     feature, _ = way.below(model, one)
-    maps = {None: True} if mask_value.layer is None else feature_maps(model, one)
-    if maps.get(mask_value.layer, False) is False:
-        refuse_without_maps(model, one)
+    if mask_value.layer is not None and feature_maps(model, one).get(way.layer, False) is False:
         raise ValueError(
-            f"layer {mask_value.layer!r} returns {tuple(feature.shape)} for one image; patches "
-            f"need (1, channel, height, width): name {layers_to_mask(model, one)}"
+            f"layer {way.layer!r} returns {tuple(feature.shape)} for one image; expected as layer "
+            f"{layers_to_mask(model, one)}"
         )
     check_value(mask_value.value, feature, mask_value.layer)
     owners = variables.owners(*feature.shape[2:])
     return StateRunner(model, way, inputs_of, owners, variables.n, mask_value.value, target, 0)
 
 
-def _labels(target: Any) -> Tensor:
-    """Return the labels as int64."""
-    try:
-        labels = torch.as_tensor(target)
-        whole = not (
-            labels.is_floating_point() or labels.is_complex() or labels.dtype is torch.bool
-        )
-    except (TypeError, ValueError, RuntimeError):
-        labels, whole = target, False
-    if not whole or labels.dim() != 1:
-        raise ValueError(
-            f"target is {_describe(labels)}; expected one whole number for each sample, the number "
-            "of its class or next token, such as torch.tensor([0, 2])"
-        )
-    return labels.long()
-
-
-def _text_outputs(model, x, target, variables, mask_value, batch_size, progress) -> Tensor:
+def _prompts(model: Any, x: Any, variables: Variables, value: Any) -> list[Tensor] | None:
+    """Return token ids per prompt for a causal language model; None for any other model."""
+    if not isinstance(variables, TextVariables):
+        return None
     name, _ = word_embedding(model)
-    if mask_value is not None and mask_value.layer != name:
+    if value is not None and getattr(value, "layer", None) != name:
         raise ValueError(
-            f"texts are masked at the word embedding, layer {name!r}, but the mask value is for "
-            f"{mask_value.layer!r}; make it with token_embedding or mean_embedding"
+            f"words are masked at the word embedding, layer {name!r}, but the mask value is for "
+            f"{getattr(value, 'layer', None)!r}; make it with token_embedding or mean_embedding"
+        )
+    if isinstance(x, list | tuple) and all(isinstance(p, str) for p in x):
+        raise ValueError(
+            "x holds texts; expected token ids: tokenizer(x, padding=True, return_tensors='pt')"
         )
     if isinstance(x, list | tuple):
         prompts = [torch.as_tensor(prompt).long() for prompt in x]
     else:
-        if mask_value is not None:
-            runner = state_runner(model, x, target, variables, mask_value)
-            if logits_of(call(model, runner.inputs_of(0, 1))).dim() != 3:
-                return run_all(runner, batch_size, progress)
-        ids, mask = _ids_and_mask(x)
+        ids, mask = _ids_and_mask(model, x, variables)
         prompts = [row[keep] for row, keep in zip(ids, mask, strict=True)]
-    if not isinstance(target, Tensor) and isinstance(target[0], list | tuple):
-        targets = target
-    else:
-        targets = _labels(target)[:, None].tolist()
-    return causal_outputs(model, prompts, targets, variables, mask_value, batch_size, progress)
+        if value is not None:
+            check_tokens(model, prompts)
+            runner = _encoder_runner(model, x, ids[:, 0], variables, value)
+            if logits_of(call(model, runner.inputs_of(0, 1)), 1).dim() == 2:
+                return None
+        if isinstance(x, Mapping) and (other := set(x) - PER_TOKEN):
+            raise ValueError(
+                f"a causal language model takes no {sorted(other)} here; leave them out"
+            )
+    check_tokens(model, prompts)
+    check_causal(model, prompts[0])
+    return prompts
 
 
-def _encoder_runner(model, x, target, variables, mask_value) -> StateRunner:
-    device, (ids, mask) = device_of(model), _ids_and_mask(x)
-    if not mask[:, 0].all() or (mask[:, 1:] & ~mask[:, :-1]).any():
-        raise ValueError("x is padded on the left or inside; encode with padding_side='right'")
-    lengths = mask.sum(1)
-    if variables.lengths and hasattr(x, "keys") and lengths.tolist() != list(variables.lengths):
-        row = int((lengths != torch.tensor(variables.lengths)).nonzero()[0])
-        raise ValueError(
-            f"sample {row} has {lengths[row]} tokens, but its variables were made for "
-            f"{variables.lengths[row]}; encode the texts with the same tokenizer and max_length"
-        )
-    # Networks of `transformers` take any length; others may count on the one they were given.
-    trims = hasattr(model, "config")
+def _encoder_runner(
+    model: nn.Module, x: Any, target: Tensor, variables: TextVariables, mask_value: MaskValue
+) -> StateRunner:
+    ids, mask = _ids_and_mask(model, x, variables)
+    named = x if isinstance(x, Mapping) else {"": x}
+    for key, value in named.items():
+        if isinstance(value, Tensor) and value.dim() and len(value) != len(ids):
+            raise ValueError(
+                f"x[{key!r}] has shape {tuple(value.shape)}; expected one row for each of the "
+                f"{len(ids)} samples"
+            )
+    # Networks of `transformers` take any length; others may rely on the one that they get.
+    trims = hasattr(model, "config") and set(named) <= PER_TOKEN
+
+    def whole_of(first, count):
+        rows, where = slice(first, first + count), device_of(model)
+        inputs = {
+            key: value[rows].to(where) if isinstance(value, Tensor) and value.dim() else value
+            for key, value in named.items()
+        }
+        return inputs.get("", inputs)
 
     def inputs_of(first, count):
-        rows = slice(first, first + count)
-        length = int(lengths[rows].max()) if trims else ids.shape[1]
-        if isinstance(x, Tensor):
-            return x[rows, :length].to(device)
-        return {
-            key: value[rows, :length].to(device) if isinstance(value, Tensor) else value
-            for key, value in x.items()
-        }
+        inputs, length = whole_of(first, count), int(mask[first : first + count].sum(1).max())
+        return {k: v[:, :length] for k, v in inputs.items()} if trims else inputs
 
     way, owners = Cut(mask_value.layer), variables.owners(ids.shape[1])
     check_value(mask_value.value, way.below(model, inputs_of(0, 1))[0], mask_value.layer)
-    return StateRunner(model, way, inputs_of, owners, variables.n, mask_value.value, target, 1)
+    masking = (owners, variables.n, mask_value.value)
+    return StateRunner(model, way, inputs_of, *masking, target, 1, whole_of=whole_of)
 
 
-def _ids_and_mask(x: Any) -> tuple[Tensor, Tensor]:
-    ids = x["input_ids"] if hasattr(x, "keys") else x
+def _ids_and_mask(model: nn.Module, x: Any, variables: TextVariables) -> tuple[Tensor, Tensor]:
+    """Return token ids and which of them are no padding."""
+    named = isinstance(x, Mapping)
+    ids, mask = (x.get("input_ids"), x.get("attention_mask")) if named else (x, None)
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point():
         raise ValueError(
             f"x is {_describe(ids)}; expected token ids (sample, position), a mapping with them "
             "as input_ids, or for a causal language model a list of prompts"
         )
-    mask = x.get("attention_mask") if hasattr(x, "keys") else None
-    return ids.cpu(), torch.ones_like(ids).bool().cpu() if mask is None else mask.bool().cpu()
+    ids = ids.cpu()
+    if mask is None:
+        short = torch.tensor(variables.lengths or [ids.shape[1]]).min() < ids.shape[1]
+        pad = getattr(getattr(model, "config", None), "pad_token_id", None)
+        short |= pad is not None and bool((ids[:, -1] == pad).any())
+        if short and accepts(model, "attention_mask"):
+            raise ValueError(
+                "token ids are padded, but there is no attention mask; expected "
+                '{"input_ids": ids, "attention_mask": mask}, as the tokenizer returns them'
+            )
+        return ids, torch.ones_like(ids).bool()
+    mask = mask.cpu().bool()
+    if not mask[:, 0].all() or (mask[:, 1:] & ~mask[:, :-1]).any():
+        raise ValueError("x is padded on the left or inside; encode with padding_side='right'")
+    lengths = mask.sum(1)
+    if variables.lengths and lengths.tolist() != list(variables.lengths):
+        row = int((lengths != torch.tensor(variables.lengths)).nonzero()[0])
+        raise ValueError(
+            f"sample {row} has {lengths[row]} tokens, but its variables were made for "
+            f"{variables.lengths[row]}; encode texts with the same tokenizer and max_length"
+        )
+    return ids, mask
 
 
 def _describe(x: Any) -> str:
-    if isinstance(x, Tensor):
-        return f"{str(x.dtype).removeprefix('torch.')} of shape {tuple(x.shape)}"
-    return type(x).__name__
+    shape = f" {x.dtype} of shape {tuple(x.shape)}" if hasattr(x, "dtype") else ""
+    return type(x).__name__ + shape

@@ -1,30 +1,35 @@
-"""Run a network on masked states in batches, and see that what comes out is right."""
+"""Run a network on masked states in batches, and check the outputs."""
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from tqdm.auto import tqdm
 
-from symgen.fingerprints import refusal
-from symgen.masking.hooks import Arguments, Cut, call, largest_output, logits_of
-from symgen.memory import Batch, device_of, dtype_of, fitting, reproducible_gpu
+from symgen.device import Batch, device_of, fitting, reproducible_gpu
+from symgen.masking.hooks import ROUNDING, Arguments, Cut, call, largest_output, logits_of
 
-# Difference of v[N] from the plain forward that counts as another result, relative to 1 + |z|.
-TOLERANCE = {torch.float64: 1e-7, torch.float32: 2e-3, torch.float16: 0.02, torch.bfloat16: 0.1}
+# Errors of v are compared with this share of v[N] - v[0]: the noise that a split allows (A.2).
+NOISE = 0.02
+# How far the sum of rounded probabilities may be from 1.
+SUMS = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
+# Rows after which outputs that look like probabilities are refused.
+ROWS = 8
 # Activations alive at once, in units of the largest output of a layer.
 ALIVE = 6
+# Logits that are converted at once, so that a large vocabulary is never held twice.
+AT_ONCE = 2**25
 
 
 def log_odds(
     logits: Float[Tensor, "sample outcome"], target: Int[Tensor, " sample"]
 ) -> Float[Tensor, " sample"]:
-    """Return v = log p / (1 - p) of the target outcome (Eq. 1), stable where p is near 0 or 1.
+    """Return v = log p / (1 - p) of the target outcome (Eq. 1), stable if p is near 0 or 1.
 
     It is the target's logit minus the logsumexp of all others, in float32 or better.
 
@@ -36,111 +41,109 @@ def log_odds(
         >>> log_odds(torch.tensor([[3.0, 1.0], [0.0, 100.0]]), torch.tensor([0, 1])).tolist()
         [2.0, 100.0]
     """
-    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     target = target.to(logits.device).long()[:, None]
-    others = logits.scatter(1, target, -math.inf)
-    return logits.gather(1, target)[:, 0] - others.logsumexp(dim=1)
-
-
-@contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Hold a network in evaluation mode; afterwards every part is in its own mode again."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-@refusal
-def refuse_changed_inputs(model: Any, x: Any, count: int = 1) -> Any:
-    """Refuse a network or function that writes into what it is given: the samples themselves.
-
-    Args:
-        model: any.
-        x: samples, of which it is given a copy of the first; of others than floating ones it is
-            not looked whether the copy stays as it was.
-        count: of the samples it is given.
-
-    Returns:
-        What it gives for them; None where it raises, as what runs next will tell.
-
-    Raises:
-        ValueError: where the copy is another one afterwards.
-    """
-    network = isinstance(model, nn.Module)
-    array = isinstance(x, np.ndarray)
-    floating = x.dtype.kind == "f" if array else isinstance(x, Tensor) and x.is_floating_point()
-    if not (floating or (network and isinstance(x, Tensor | Mapping))) or not len(x):
-        return None
-
-    def copied(x: Any) -> Any:
-        if not isinstance(x, Tensor):
-            return x[:count].copy() if array else x
-        first = x[:count].detach().clone()
-        return first.to(*placed[: 1 + first.is_floating_point()]) if network else first
-
-    placed = (device_of(model), dtype_of(model)) if network else ()
-    given = {k: copied(v) for k, v in x.items()} if isinstance(x, Mapping) else copied(x)
-    before = torch.as_tensor(given).clone() if floating else None
-    found, held = None, evaluating(model) if network else contextlib.nullcontext()
-    with contextlib.suppress(Exception), held, torch.inference_mode():
-        found = model(**given) if isinstance(given, dict) else model(given)
-    if floating and not torch.equal(torch.as_tensor(given).nan_to_num(), before.nan_to_num()):
-        raise ValueError(
-            f"the {'network' if network else 'function'} writes into the samples that it is given, "
-            "such as by x -= mean or x.sub_(mean), so that they are others each time; write "
-            "x = x - mean, or give lambda x: model(x.clone())"
-        )
-    return found
+    size = max(1, AT_ONCE // logits.shape[1])
+    v = []
+    for rows, label in zip(logits.split(size), target.split(size), strict=True):
+        rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+        others = rows.scatter(1, label, -math.inf)
+        v.append(rows.gather(1, label)[:, 0] - others.logsumexp(dim=1))
+    return torch.cat(v)
 
 
 class Runner:
-    """What `run_all` asks for: v of samples on states, and their logits with nothing masked.
+    """Computes v of samples on masked states, and logits with nothing masked.
 
     Attributes:
-        n: variables of a sample.
-        target: (sample,) outcome.
-        device: where v is computed.
+        n: variables per sample.
+        target: (sample,) outcomes.
+        device: of the network or function.
+        dtypes: floating types that the network computes in.
         grouped: whether inputs of several samples fit into one batch.
+        is_bounded: whether it may return probabilities or sigmoids, which are warned of.
     """
 
     n: int
     target: Int[Tensor, " sample"]
     device: torch.device
+    dtypes: tuple[torch.dtype, ...] = ()
     grouped: bool = True
+    is_bounded: bool = False
+    # Of the outputs so far: how many, whether all lie in 0..1, and whether rows sum to 1.
+    rows, inside, sums = 0, True, True
 
     @property
     def batch_size(self) -> int:
-        """How many states to run at once, where nobody says."""
+        """Default number of states per forward pass."""
         raise NotImplementedError
 
     def plain(self, first: int, count: int = 1) -> Float[Tensor, "sample outcome"]:
-        """Return the logits of some samples, nothing masked, by a plain forward."""
+        """Return the logits of some samples with nothing masked, by a plain forward pass."""
+        raise NotImplementedError
+
+    def logits(
+        self, first: int, count: int, states: Int[Tensor, " state"] | Int[Tensor, "sample state"]
+    ) -> Float[Tensor, "row outcome"]:
+        """Return the logits of some samples on masked states, sample by sample."""
         raise NotImplementedError
 
     def run(
-        self, first: int, count: int, states: Int[Tensor, " state"]
+        self, first: int, count: int, states: Int[Tensor, " state"] | Int[Tensor, "sample state"]
     ) -> Float[Tensor, "sample state"]:
-        """Return v of some samples on the same states."""
-        raise NotImplementedError
+        """Return v of some samples on the same states, or on states of their own."""
+        logits = self.logits(first, count, states)
+        if self.grouped and self.inside:  # A language model returns no probabilities.
+            self._note(logits.detach())
+        target = self.target[first : first + count].repeat_interleave(states.shape[-1])
+        return log_odds(logits, target).reshape(count, -1)
+
+    def _note(self, logits: Tensor) -> None:
+        self.inside = bool(((logits >= 0) & (logits <= 1)).all())
+        error = (logits.float().sum(1) - 1).abs().max()
+        self.sums = self.sums and bool(error < SUMS.get(logits.dtype, 1e-4))
+        self.rows += len(logits)
+
+    def check_probabilities(self, is_done: bool) -> None:
+        """Refuse probabilities instead of logits: v would be a different number.
+
+        Raises:
+            ValueError: for rows of numbers from 0 to 1 that all sum to 1.
+
+        Warns:
+            UserWarning: for other numbers from 0 to 1, if the network may compute sigmoids.
+        """
+        if not self.inside or not self.rows:
+            return
+        if self.sums and (is_done or self.rows >= ROWS):
+            raise ValueError(
+                "the network returns probabilities: numbers from 0 to 1 that sum to 1 per input; "
+                "expected the logits before its softmax, or log probabilities, such as "
+                "model.predict_log_proba returns"
+            )
+        if is_done and self.is_bounded:
+            warnings.warn(
+                f"all outputs, {self.rows} rows, lie between 0 and 1. They are taken as logits. If "
+                "they are probabilities of separate classes, pass log odds of one class instead: "
+                "lambda x: logits(x)[:, 3], or scipy.special.logit(probability(x))",
+                UserWarning,
+                stacklevel=4,
+            )
 
 
 class StateRunner(Runner):
-    """Masks features by state and runs what lies above them.
+    """Masks features by state and runs the part of a network above them.
 
     Args:
         model: in evaluation mode.
         way: how the network is cut at the masked layer.
-        inputs_of: gives the inputs of samples ``first`` to ``first + count - 1``.
+        inputs_of: returns the inputs of samples ``first`` to ``first + count - 1``.
         owners: (sample, position...) variable of each position of the feature, n for none.
-        n: variables of a sample.
-        value: of masked positions, broadcast to one sample's feature.
-        target: (sample,) outcome.
-        channel: dimension of one sample's feature along which all values are masked alike.
-        grouped: whether inputs of several samples fit into one batch.
+        n: variables per sample.
+        value: of masked positions, broadcast to the feature of one sample.
+        target: (sample,) outcomes.
+        channel: dimension of a sample's feature along which all values are masked alike.
+        is_causal: whether logits of the last position count, and prompts run one at a time.
+        whole_of: returns the same inputs, as they were given; they are not cut to any length.
     """
 
     def __init__(
@@ -153,39 +156,53 @@ class StateRunner(Runner):
         value: Float[Tensor, "..."],
         target: Int[Tensor, " sample"],
         channel: int,
-        grouped: bool = True,
+        is_causal: bool = False,
+        whole_of: Callable[[int, int], Arguments] | None = None,
     ):
         self.model, self.way, self.inputs_of, self.n = model, way, inputs_of, n
-        self.device = device_of(model)
+        self.device, self.dtypes = device_of(model), tuple({p.dtype for p in model.parameters()})
         self.owners, self.target = owners.to(self.device), target.to(self.device)
         self.value, self.channel = value.to(self.device), channel
-        self.grouped = grouped
+        self.is_causal, self.grouped = is_causal, not is_causal
+        self.whole_of = whole_of or inputs_of
         self._below: tuple[Any, Any] | None = None
         self._buffer: Tensor | None = None
 
     @property
     def batch_size(self) -> int:
-        """How many states to run at once, where nobody says."""
-        return automatic_batch(self.model, self.inputs_of(0, 1))
+        """Default number of states per forward pass: a power of two."""
+        return fitting(ALIVE * largest_output(self.model, self.inputs_of(0, 1)), self.device)
 
     def plain(self, first: int, count: int = 1) -> Float[Tensor, "sample outcome"]:
-        """Return the logits of some samples, nothing masked, by a plain forward."""
-        return last(logits_of(call(self.model, self.inputs_of(first, count))))
+        """Return the logits of some samples with nothing masked, by a plain forward pass."""
+        with _Functions() as functions:
+            output = call(self.model, self.whole_of(first, count))
+        self.is_bounded |= bool(functions.names & {"sigmoid", "special_expit", "hardsigmoid"})
+        return self._outcomes(logits_of(output, count))
 
-    def run(
+    def logits(
         self, first: int, count: int, states: Int[Tensor, " state"] | Int[Tensor, "sample state"]
-    ) -> Float[Tensor, "sample state"]:
-        """Return v of some samples on the same states, or each on its own."""
+    ) -> Float[Tensor, "row outcome"]:
+        """Return the logits of some samples on masked states, sample by sample."""
         table, shape, rest = self._prepared(first, count)
         size = states.shape[-1]
         owners = self.owners[first : first + count].flatten(1)[:, : len(table) // (2 * count)]
         keep = present_at(owners, states.to(self.device), self.n)
-        own = torch.arange(owners.numel(), device=self.device, dtype=torch.int32)
-        row = own.view(count, 1, -1) + keep * own.numel()
+        position = torch.arange(owners.numel(), device=self.device, dtype=torch.int32)
+        row = position.view(count, 1, -1) + keep * position.numel()
         features = self._masked((count * size, *shape), table, row.flatten())
-        logits = last(self.way.above(self.model, features, rest, size))
-        target = self.target[first : first + count].repeat_interleave(size)
-        return log_odds(logits, target).reshape(count, size)
+        return self._outcomes(self.way.above(self.model, features, rest, size))
+
+    def _outcomes(self, logits: Tensor) -> Tensor:
+        """Return logits (row, outcome)."""
+        if self.is_causal and logits.dim() == 3:
+            return logits[:, -1]
+        if logits.dim() != 2 or logits.shape[1] < 2:
+            raise ValueError(
+                f"the network returns logits of shape {tuple(logits.shape)}; expected (sample, "
+                "outcome) with two or more outcomes. Wrap it in a module that returns them"
+            )
+        return logits
 
     def _prepared(self, first: int, count: int) -> tuple[Tensor, torch.Size, Arguments]:
         """Return a table of masked and then of kept values, a row for every position.
@@ -203,8 +220,7 @@ class StateRunner(Runner):
     def _masked(self, shape: tuple[int, ...], table: Tensor, row: Tensor) -> Tensor:
         """Return features made of rows of the table, channels last for images.
 
-        They lie in memory that is kept between batches, but where gradients are to flow: what is
-        written into memory has none.
+        Their memory is reused between batches, except if gradients are needed.
         """
         if torch.is_grad_enabled():
             positions = [size for i, size in enumerate(shape) if i != 1 + self.channel]
@@ -220,6 +236,18 @@ class StateRunner(Runner):
         return self._buffer
 
 
+class _Functions(TorchFunctionMode):
+    """Notes the names of the functions of torch that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.names.add(getattr(func, "__name__", "").strip("_"))
+        return func(*args, **(kwargs or {}))
+
+
 def present_at(
     owners: Int[Tensor, "sample position"],
     states: Int[Tensor, " state"] | Int[Tensor, "sample state"],
@@ -233,37 +261,43 @@ def present_at(
     return present.gather(-1, owners.long()[:, None].expand(-1, states.shape[1], -1))
 
 
-def last(logits: Tensor) -> Tensor:
-    """Return the logits at the last position of a sequence, or logits that have no positions."""
-    return logits[:, -1] if logits.dim() == 3 else logits
+def run_all(
+    runner: Runner, states: Int[Tensor, " state"], batch_size: int | None, progress: bool
+) -> Float[Tensor, "sample state"]:
+    """Return v of all samples on some states, in float64 on the CPU, checked.
 
-
-def run_all(runner: Runner, batch_size: int | None, progress: bool) -> Tensor:
-    """Return v of all samples on all states, with the checks that `masked_outputs` promises."""
+    Args:
+        runner: of the samples.
+        states: with the fully masked state 0 and the unmasked one.
+        batch_size, progress: see `masked_outputs`.
+    """
     reproducible_gpu()
-    samples, states = len(runner.target), 2**runner.n
+    samples, total = len(runner.target), len(states)
     check_outcomes(runner.plain(0), runner.target)
     batch = Batch(runner.batch_size if batch_size is None else batch_size)
-    order = torch.arange(states)
-    v = torch.empty(samples, states, device=runner.device, dtype=widest(runner.device))
+    v = torch.empty(samples, total, dtype=torch.float64)
     done = 0
-    with tqdm(total=samples * states, unit="state", disable=not progress, leave=False) as bar:
-        while done < samples * states:
-            first, state = divmod(done, states)
-            count, size = 1, min(batch.size, states - state)
-            if state == 0 and batch.size >= states and runner.grouped:
-                count = min(batch.size // states, samples - first)
+    with tqdm(total=v.numel(), unit="state", disable=not progress, leave=False) as bar:
+        while done < v.numel():
+            first, at = divmod(done, total)
+            count, size = 1, min(batch.size, total - at)
+            if at == 0 and batch.size >= total and runner.grouped:
+                count = min(batch.size // total, samples - first)
             with batch.halving():
-                part = runner.run(first, count, order[state : state + size])
-                v[first : first + count, state : state + size] = part
-                if state + size == states:
-                    check_all(runner, first, v[first : first + count])
+                part = runner.run(first, count, states[at : at + size])
+                v[first : first + count, at : at + size] = part.cpu()
+                runner.check_probabilities(is_done=False)
+                if at + size == total:
+                    check_all(runner, first, v[first : first + count], states, batch.size)
                 done += count * size
                 bar.update(count * size)
+    runner.check_probabilities(is_done=True)
     return v
 
 
-def check_finite(v: Float[Tensor, "sample state"], first: int) -> None:
+def check_finite(
+    v: Float[Tensor, "sample state"], first: int, states: Int[Tensor, " state"] | None = None
+) -> None:
     """Refuse outputs that are NaN or infinite, which no split explains.
 
     Raises:
@@ -271,65 +305,82 @@ def check_finite(v: Float[Tensor, "sample state"], first: int) -> None:
     """
     wrong = ~v.isfinite()
     if wrong.any():
-        row, state = wrong.nonzero()[0].tolist()
-        where = "with nothing masked" if state == v.shape[1] - 1 else f"in masked state {state}"
+        row, at = wrong.nonzero()[0].tolist()
+        state = at if states is None else int(states[at])
         raise FloatingPointError(
-            f"sample {first + row}: v is {float(v[row, state])} {where}, since the "
-            "network's logits are NaN or infinite. Look for such numbers in its weights and in "
-            "this input and, where it runs in a lower precision, for some too large for that"
+            f"sample {first + row}: v is {float(v[row, at])} in masked state {state}, since the "
+            "logits are NaN or infinite. Look for such numbers in the weights and in this input. "
+            "In low precision, numbers may be too large. Probabilities of exactly 0 have no "
+            "logarithm: smooth them, as in np.log(model.predict_proba(x) + 1e-3)"
         )
 
 
-def check_all(runner: Runner, first: int, v: Float[Tensor, "sample state"]) -> None:
-    """Hold v[N] of some samples against a plain forward, and look for what is not finite.
+def check_all(
+    runner: Runner,
+    first: int,
+    v: Float[Tensor, "sample state"],
+    states: Int[Tensor, " state"],
+    batch_size: int,
+) -> None:
+    """Compare v with a plain forward pass, and with masked states in another batch.
+
+    The error may be the noise of a split, 0.02 * |v[N] - v[0]|, and what rounding adds.
 
     Raises:
         FloatingPointError: see `check_finite`.
-        RuntimeError: when they differ by more than rounding: the network is random, or it does
-            not compute the same from its own masked layer.
+        RuntimeError: if the difference is larger: the network is random, or its output for a
+            sample depends on the rest of the batch.
     """
-    check_finite(v, first)
-    v_full = v[:, -1]
-    logits = runner.plain(first, len(v_full))
-    expected = log_odds(logits, runner.target[first : first + len(v_full)])
-    bound = TOLERANCE.get(logits.dtype, 1e-3) * (1 + logits.abs().amax(dim=1).to(v_full))
-    wrong = ~((v_full - expected).abs() <= bound)
-    if wrong.any():
-        row = int(wrong.nonzero()[0])
-        raise RuntimeError(
-            f"sample {first + row}: v with nothing masked is {float(v_full[row]):.6g}, but a plain "
-            f"forward gives {float(expected[row]):.6g}. The network must be deterministic in "
-            "evaluation mode (is dropout always on?) and treat samples of a batch apart"
-        )
+    check_finite(v, first, states)
+    count = len(v)
+    full, empty = (int((states == state).nonzero()[0]) for state in (2**runner.n - 1, 0))
+    logits = runner.plain(first, count)
+    target = runner.target[first : first + count]
+    expected = log_odds(logits, target).cpu().double()
+    size = logits.gather(1, target.long()[:, None]).abs().amax(1).maximum(logits.amax(1).abs())
+    # v itself is computed in float32 or better, however small the logits are.
+    exact = torch.finfo(torch.promote_types(logits.dtype, torch.float32)).eps
+    bound = rounding(runner, logits) * size.cpu().double() + 8 * exact * (1 + v[:, full].abs())
+    bound += NOISE * (v[:, full] - v[:, empty]).abs()
+    # Repeated and out of order, so that no batch of different states is equal to this one.
+    middle = (len(states) - 1) // 2
+    at = torch.tensor([middle, empty, middle])[: max(1, batch_size // count)]
+    again = runner.run(first, count, states[at]).cpu().double()
+    others = [(2**runner.n - 1, v[:, full], expected, "a plain forward pass")]
+    others += [(int(states[i]), v[:, i], again[:, k], "another batch") for k, i in enumerate(at)]
+    for state, value, other, where in others:
+        wrong = ~((value - other).abs() <= bound)
+        if wrong.any():
+            row = int(wrong.nonzero()[0])
+            raise RuntimeError(
+                f"sample {first + row}: v of masked state {state} is {float(value[row]):.6g}, but "
+                f"{where} gives {float(other[row]):.6g}. The network must be deterministic in "
+                "evaluation mode (is dropout always on?) and treat the samples of a batch "
+                "separately (no batch statistics)"
+            )
+
+
+def rounding(runner: Runner, logits: Tensor) -> float:
+    """Return the largest rounding error of the precision in force, relative to the logits."""
+    dtypes, kind = {logits.dtype, *runner.dtypes}, runner.device.type
+    if torch.is_autocast_enabled(kind):
+        dtypes.add(torch.get_autocast_dtype(kind))
+    if kind == "cuda" and torch.get_float32_matmul_precision() != "highest":
+        dtypes.add(torch.float16)  # TF32 rounds to as many bits.
+    return max(ROUNDING.get(dtype, 0.0) for dtype in dtypes)
 
 
 def check_outcomes(logits: Tensor, target: Tensor) -> None:
-    """Refuse logits of the first sample, or labels, that v cannot be computed from."""
-    if logits.dim() != 2 or logits.shape[1] < 2:
-        raise ValueError(
-            f"the network returns logits of shape {tuple(logits.shape)} for one sample; expected "
-            "(1, outcomes) with two or more outcomes. Wrap it, as the module's text shows"
-        )
-    if target.min() < 0 or target.max() >= logits.shape[1]:
-        wrong = int(((target < 0) | (target >= logits.shape[1])).nonzero()[0])
-        raise ValueError(
-            f"the label of sample {wrong} is {int(target[wrong])}, but the network has "
-            f"{logits.shape[1]} outcomes; labels must be in 0..{logits.shape[1] - 1}"
-        )
-    check_finite(log_odds(logits, target[:1])[:, None], 0)
+    """Refuse labels that are no outcomes, and logits of the first sample that are not finite.
 
-
-def widest(device: torch.device) -> torch.dtype:
-    """Return the widest floating type of a device."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
-def automatic_batch(model: nn.Module, inputs: Arguments) -> int:
-    """Return how many states to run at once, a power of two.
-
-    Args:
-        model: in evaluation mode.
-        inputs: of one sample.
+    Raises:
+        ValueError: for a label outside 0..outcomes-1.
+        FloatingPointError: see `check_finite`.
     """
-    device = device_of(model)
-    return fitting(ALIVE * largest_output(model, inputs), device)
+    wrong = ((target < 0) | (target >= logits.shape[1])).nonzero()
+    if len(wrong):
+        raise ValueError(
+            f"the label of sample {int(wrong[0])} is {int(target[wrong[0]])}, but the network has "
+            f"{logits.shape[1]} outcomes; expected 0..{logits.shape[1] - 1}"
+        )
+    check_finite(log_odds(logits[:1], target[:1])[:, None], 0)

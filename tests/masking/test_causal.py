@@ -1,268 +1,300 @@
-"""Causal language models: v of what follows a prompt, with words masked or left out."""
+"""Causal language models: the prefix tree, plain runs and masking by hand give the same v."""
 
 import warnings
 
+import by_hand
 import pytest
 import torch
+from torch import nn
 
-from symgen import memory
-from symgen.data.texts import train_tokenizer
-from symgen.fingerprints import reached
-from symgen.masking.causal import SaturatedTargetWarning, check_causal
-from symgen.masking.extraction import extract
-from symgen.masking.mask_values import mean_embedding, word_value
-from symgen.masking.outputs import masked_outputs
-from symgen.masking.prompts import Prompt, first_probability, prompt_inputs, target_tokens
-from symgen.masking.spans import TextVariables, word_spans
-from symgen.memory import BatchSizeWarning
-from symgen.split.sparsify import sparsify
+from symgen.device import BatchSizeWarning
+from symgen.masking.causal import RepeatedStartWarning, SaturatedTargetWarning
+from symgen.masking.mask_values import MaskValue, mean_embedding, token_embedding
+from symgen.masking.outputs import masked_logits, masked_outputs
+from symgen.masking.prefix_tree import PrefixTree, PrefixTreeWarning, plain_runner
+from symgen.masking.states import log_odds, run_all
+from symgen.masking.variables import TextVariables
 
 transformers = pytest.importorskip("transformers")
 
-TEXTS = [
-    "The tall sailor of the harbor will take the long rope to the old boat .",
-    "In winter the doctor of the castle will find black amber near the river .",
-]
-PROMPTS = [
-    Prompt.of("The tall sailor of the harbor will take the long", " rope", n=4),
-    Prompt.of("In winter the doctor of the castle will find black", " amber", n=4),
-]
 SIZES = {
-    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3,
     "num_attention_heads": 4, "max_position_embeddings": 64, "initializer_range": 0.3,
 }  # fmt: skip
-# Rotary, learned and absolute positions: what is left out moves the rest.
+GROUPED = SIZES | {"num_key_value_heads": 2}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+# Rotary, learned and absolute positions; grouped queries; windows shorter than the prompts;
+# mixtures of experts, with latent attention in the last.
 CONFIGS = {
-    "llama": lambda v: transformers.LlamaConfig(vocab_size=v, num_key_value_heads=2, **SIZES),
-    "gpt2": lambda v: transformers.GPT2Config(
-        vocab_size=v, n_embd=32, n_layer=2, n_head=4, n_positions=64, initializer_range=0.3
+    "llama": lambda: transformers.LlamaConfig(**GROUPED),
+    "qwen2-window": lambda: transformers.Qwen2Config(
+        **GROUPED, use_sliding_window=True, sliding_window=5, max_window_layers=1
     ),
-    "opt": lambda v: transformers.OPTConfig(
-        vocab_size=v, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_dim=64,
-        max_position_embeddings=64, word_embed_proj_dim=16, init_std=0.3, pad_token_id=0,
-        bos_token_id=2, eos_token_id=3,
+    "gemma3": lambda: transformers.Gemma3TextConfig(
+        **GROUPED, head_dim=8, sliding_window=5, query_pre_attn_scalar=8,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+    ),
+    "gpt2": lambda: transformers.GPT2Config(
+        vocab_size=97, n_embd=32, n_layer=3, n_head=4, n_positions=64, initializer_range=0.3
+    ),
+    "opt": lambda: transformers.OPTConfig(
+        vocab_size=97, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, ffn_dim=64,
+        max_position_embeddings=64, word_embed_proj_dim=16, init_std=0.3,
+    ),
+    "qwen3-moe": lambda: transformers.Qwen3MoeConfig(**GROUPED, **EXPERTS, num_experts=4),
+    "deepseek-v3": lambda: transformers.DeepseekV3Config(
+        **SIZES, **EXPERTS, n_routed_experts=4, n_group=2, topk_group=1, n_shared_experts=1,
+        kv_lora_rank=16, q_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=8,
+        first_k_dense_replace=1,
     ),
 }  # fmt: skip
+# Words, phrases, the first and the last token, and groups that lie inside one another.
+GROUPS = (((1,), (3, 4, 8), (5,), (13,)), ((7,), (0,), (4, 5), (2,)), ((12,), (2, 5), (4, 7), (6,)))
+VARIABLES, TARGET = TextVariables(GROUPS), torch.tensor([0, 2, 96])
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return train_tokenizer(TEXTS, 20, 30)
+def prompts():
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(5, 97, (length,), generator=generator) for length in (14, 9, 14)]
 
 
-def build(name, tokenizer):
+def build(name="llama", **options):
     torch.manual_seed(1)
-    config = CONFIGS[name](len(tokenizer))
+    config = CONFIGS[name]()
+    config.update(options)
     return transformers.AutoModelForCausalLM.from_config(config).eval()
 
 
-@pytest.fixture
-def llama(tokenizer):
-    return build("llama", tokenizer)
+@pytest.fixture(scope="module")
+def llama():
+    return build()
 
 
-def outputs(model, tokenizer, prompts, masking="mean", *, whole=False, **options):
-    inputs, variables = prompt_inputs(prompts, tokenizer, whole)
-    value = word_value(model, tokenizer, masking)
-    return masked_outputs(model, *inputs, variables, value, progress=False, **options)
+def hand(model, prompts, value, target=TARGET, groups=GROUPS):
+    def run(embedded, _):
+        return model(inputs_embeds=embedded).logits[0, -1]
+
+    return by_hand.of_texts(run, model.get_input_embeddings(), prompts, target, groups, value)
 
 
-@torch.no_grad()
-def test_outputs_are_those_of_masking_by_hand(llama, tokenizer):
-    v = outputs(llama, tokenizer, PROMPTS)
-    value = mean_embedding(llama).value
-    for row, prompt in enumerate(PROMPTS):
-        groups = word_spans(prompt.text, prompt.spans, tokenizer).groups[0]
-        ids, target = target_tokens(prompt, tokenizer)
-        for state in (0, 5, 15):
-            embedded = llama.get_input_embeddings()(ids[None]).clone()
-            for i, group in enumerate(groups):
-                if not state >> i & 1:
-                    embedded[0, list(group)] = value
-            p = llama(inputs_embeds=embedded).logits[0, -1].double().softmax(-1)[target[0]]
-            torch.testing.assert_close(v[row, state], torch.logit(p), atol=1e-4, rtol=0)
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("batch_size", [None, 3])
-def test_removal_is_a_shorter_prompt(name, batch_size, tokenizer):
-    model = build(name, tokenizer)
-    v = outputs(model, tokenizer, PROMPTS, "remove", batch_size=batch_size)
-    for row, prompt in enumerate(PROMPTS):
-        groups = word_spans(prompt.text, prompt.spans, tokenizer).groups[0]
-        ids, target = target_tokens(prompt, tokenizer)
-        for state in range(16):
-            away = [p for i, group in enumerate(groups) if not state >> i & 1 for p in group]
-            rest = torch.tensor([t for p, t in enumerate(ids.tolist()) if p not in away])
-            p = model(rest[None]).logits[0, -1].double().softmax(-1)[target[0]]
-            torch.testing.assert_close(v[row, state], torch.logit(p), atol=1e-4, rtol=0)
-    torch.testing.assert_close(
-        v[:, -1], outputs(model, tokenizer, PROMPTS)[:, -1], atol=1e-4, rtol=0
-    )
+def test_tree_and_plain_runs_equal_masking_by_hand(name, prompts):
+    model = build(name)
+    mask_value = mean_embedding(model)
+    expected = hand(model, prompts, mask_value.value)
+    assert expected.std(1).min() > 0.01
+    given = model, prompts, TARGET, VARIABLES, mask_value
+    for size in (None, 3):
+        torch.testing.assert_close(masked_outputs(*given, size), expected, atol=1e-5, rtol=1e-5)
+    with torch.inference_mode():
+        plain = run_all(plain_runner(*given), torch.arange(16), 5, False)
+    torch.testing.assert_close(plain, expected, atol=1e-5, rtol=1e-5)
+    z = masked_logits(model, prompts, VARIABLES, 6, mask_value)
+    torch.testing.assert_close(log_odds(z, TARGET).double(), plain[:, 6], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("masking", ["mean", "remove"])
-def test_logits_are_computed_where_they_are_needed(llama, tokenizer, masking):
-    """After the prompt, or after each of the lengths that are left of it; not at every token."""
-    seen = []
-    head = llama.get_output_embeddings()
-    handle = head.register_forward_hook(lambda module, given, out: seen.append(out.shape[:2]))
-    ids, _ = target_tokens(PROMPTS[0], tokenizer)
-    outputs(llama, tokenizer, PROMPTS[:1], masking, batch_size=4)
-    first_probability(llama, tokenizer, PROMPTS[0])
-    handle.remove()
-    checked, *rest = seen  # the first one is of two tokens, to see that the model is causal
-    assert checked == (2, 2) and max(length for _, length in rest) <= (
-        1 if masking == "mean" else 3
-    )
-    assert len(ids) > 5 and rest[-1] == (1, 1)
+def test_a_tree_runs_no_token_twice_and_needs_logits_at_the_last_position_only(llama, prompts):
+    shapes, heads = [], []
+    handles = [
+        llama.model.register_forward_pre_hook(
+            lambda m, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)),
+            with_kwargs=True,
+        ),
+        llama.lm_head.register_forward_hook(lambda m, a, output: heads.append(output.shape)),
+    ]
+    with torch.inference_mode():
+        runner = plain_runner(llama, prompts, TARGET, VARIABLES, mean_embedding(llama))
+        tree = PrefixTree(runner, 0)
+        for limit in (1, 3, 16):
+            shapes.clear()
+            heads.clear()
+            tree.run(limit)
+            assert max(rows for rows, _ in shapes) <= limit
+            assert sum(rows * length for rows, length in shapes) == 93
+            assert {length for _, length, _ in heads} == {1}
+    for handle in handles:
+        handle.remove()
+    assert shapes == [(1, 1), (2, 2), (4, 2), (8, 8), (16, 1)]
+    # In between, only the keys and values of the last layer are needed.
+    assert heads == [(1, 1, 97), (16, 1, 97)]
 
 
-@pytest.mark.parametrize("masking", ["mean", "remove"])
-def test_v_is_float32_whatever_the_model_is(llama, tokenizer, masking):
-    exact = outputs(llama, tokenizer, PROMPTS, masking)
-    v = outputs(llama.bfloat16(), tokenizer, PROMPTS, masking)
+def test_prompts_as_a_padded_batch(llama, prompts):
+    mask_value = token_embedding(llama, 3)
+    expected = masked_outputs(llama, prompts, TARGET, VARIABLES, mask_value)
+    ids = nn.utils.rnn.pad_sequence(prompts, batch_first=True)
+    mask = nn.utils.rnn.pad_sequence([torch.ones_like(p) for p in prompts], batch_first=True)
+    x = {"input_ids": ids, "attention_mask": mask}
+    assert torch.equal(masked_outputs(llama, x, TARGET, VARIABLES, mask_value), expected)
+
+
+@pytest.mark.parametrize("value", ["mean", "remove"])
+def test_v_is_computed_in_float32_from_a_half_precision_model(prompts, value):
+    model = build()
+    exact = masked_outputs(model, prompts, TARGET, VARIABLES, chosen(model, value))
+    model = model.bfloat16()
+    v = masked_outputs(model, prompts, TARGET, VARIABLES, chosen(model, value))
     assert 1e-5 < (v - exact).abs().mean() / exact.std() < 0.3
     assert (v != v.bfloat16().double()).any()
 
 
+def chosen(model, value):
+    return mean_embedding(model) if value == "mean" else None
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("masking", ["mean", "remove"])
-def test_the_whole_target_is_the_sum_over_its_tokens(llama, tokenizer, masking):
-    prompt = Prompt(PROMPTS[0].text, " boater", PROMPTS[0].spans)
-    ids, target = target_tokens(prompt, tokenizer)
-    one = len(target_tokens(PROMPTS[1], tokenizer)[1]) == 1
-    assert len(target) > 1 and one
-    v = outputs(llama, tokenizer, [PROMPTS[1], prompt], masking, whole=True)
-    first = outputs(llama, tokenizer, [PROMPTS[1], prompt], masking)
-    log_p = sum(
-        llama(torch.cat([ids, torch.tensor(target[:i]).long()])[None])
-        .logits[0, -1]
-        .double()
-        .log_softmax(-1)[target[i]]
-        for i in range(len(target))
-    )
+@pytest.mark.parametrize("name", ["llama", "gpt2", "opt"])
+def test_removal_is_a_shorter_prompt(name, prompts):
+    model = build(name)
+    for size in (None, 3):
+        v = masked_outputs(model, prompts, TARGET, VARIABLES, None, size)
+    for row, ids in enumerate(prompts):
+        for state in range(16):
+            away = [p for i, g in enumerate(GROUPS[row]) if not state >> i & 1 for p in g]
+            rest = torch.tensor([t for p, t in enumerate(ids.tolist()) if p not in away])
+            expected = by_hand.odds(model(rest[None]).logits[0, -1], int(TARGET[row]))
+            torch.testing.assert_close(v[row, state], expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("value", ["mean", "remove"])
+def test_the_whole_target_is_the_sum_over_its_tokens(prompts, value):
+    llama = build(initializer_range=0.1)
+    targets = [[0], [2, 7, 30], [96]]
+    given = VARIABLES, chosen(llama, value)
+    v, first = (masked_outputs(llama, prompts, t, *given) for t in (targets, TARGET))
+    log_p = 0
+    for i in range(3):
+        ids = torch.cat([prompts[1], torch.tensor(targets[1][:i], dtype=torch.long)])
+        log_p = log_p + llama(ids[None]).logits[0, -1].double().log_softmax(-1)[targets[1][i]]
     torch.testing.assert_close(v[1, -1], torch.logit(log_p.exp()), atol=1e-4, rtol=0)
     torch.testing.assert_close(v[0], first[0], atol=1e-6, rtol=0)
-    assert (v[1] < first[1]).all()
 
 
-class Sharp(torch.nn.Module):
-    """Logits of a model, made so sharp that probabilities are 0 and 1."""
-
-    def __init__(self, model, factor):
-        super().__init__()
-        self.model, self.factor, self.config = model, factor, model.config
-
-    def get_input_embeddings(self):
-        return self.model.get_input_embeddings()
-
-    def forward(self, input_ids=None, **options):
-        output = self.model(input_ids=input_ids, **options)
-        output.logits = output.logits * self.factor
-        return output
-
-
-def test_a_saturated_target_is_clipped_with_a_warning(llama, tokenizer):
-    with pytest.warns(SaturatedTargetWarning, match=r"prompt 0: in \d+ of 16 .* to \+-16 there"):
-        v = outputs(Sharp(llama, 100.0), tokenizer, PROMPTS[:1])
-    assert v.abs().max() == 16
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        outputs(llama, tokenizer, PROMPTS[:1])
-
-
-def test_outputs_are_kept_for_the_tokens_that_follow(llama, tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
-    calls, prompt = [], Prompt(PROMPTS[0].text, " boater", PROMPTS[0].spans)
-    llama.register_forward_hook(lambda *_: calls.append(1))
-
-    def ran(masking="mean", prompt=prompt, whole=False):
-        calls.clear()
-        v = outputs(llama, tokenizer, [prompt], masking, whole=whole, key={"network": 1})
-        assert torch.equal(
-            v, outputs(llama, tokenizer, [prompt], masking, whole=whole, key={"network": 1})
-        )
-        return len(calls) > 0
-
-    assert ran() and not ran()
-    assert ran(whole=True) and not ran(whole=True)
-    assert ran("remove") and not ran("remove")
-    assert ran("sailor") and not ran("sailor")
-    assert ran(prompt=Prompt(prompt.text, " sailor", prompt.spans))
-    assert ran(prompt=Prompt(prompt.text, prompt.target, prompt.spans[::-1]))
-    assert not ran()
-
-
-@pytest.mark.parametrize("masking", ["mean", "remove"])
-def test_all_code_that_outputs_depend_on_is_reached(llama, tokenizer, masking, functions_that_run):
-    inputs, variables = prompt_inputs(PROMPTS, tokenizer, whole=True)
-    value = word_value(llama, tokenizer, masking)
-
-    def run():
-        sparsify(masked_outputs(llama, *inputs, variables, value, progress=False))
-
-    ran = functions_that_run(run)
-    assert {"causal_outputs", "TextVariables", "present_at", "log_odds", "Program"} <= ran
-    assert ("PrefixTree" in ran) == (masking == "mean")
-    assert ran <= {name for name, _ in reached(masked_outputs, sparsify, TextVariables)}
-
-
-def test_interactions_of_prompts_match_their_outputs(llama, tokenizer):
-    inputs, variables = prompt_inputs(PROMPTS, tokenizer)
-    found = extract(llama, inputs, variables, mean_embedding, noise=0.0, progress=False)
-    torch.testing.assert_close(
-        found.predict(), outputs(llama, tokenizer, PROMPTS), atol=1e-9, rtol=0
-    )
-
-
-def test_numbers_that_are_not_finite_are_told(llama, tokenizer):
-    llama.lm_head.weight.data[5] = torch.nan
-    for masking in ("mean", "remove"):
-        with pytest.raises(FloatingPointError, match="sample 0: v is nan .* weights"):
-            outputs(llama, tokenizer, PROMPTS, masking)
-
-
-def test_more_words_than_can_be_held_are_refused_before_work(llama, tokenizer, monkeypatch):
-    llama.register_forward_pre_hook(lambda *_: pytest.fail("the network runs"))
-    monkeypatch.setattr(memory, "free_memory", lambda device: 2**14)
-    for masking in ("mean", "remove"):
-        with pytest.raises(MemoryError, match=r"n = 4 .* 2 samples and the split"):
-            outputs(llama, tokenizer, PROMPTS, masking)
-
-
-def test_models_that_are_not_causal(tokenizer):
-    config = transformers.BertConfig(
-        vocab_size=len(tokenizer), **(SIZES | {"initializer_range": 1.0})
-    )
-    both_ways = transformers.BertForMaskedLM(config).eval()
-    with pytest.raises(
-        ValueError, match=r"BertForMaskedLM is no causal .* the token after it; load"
-    ):
-        outputs(both_ways, tokenizer, PROMPTS)
-    bare = transformers.BertModel(config).eval()
-    with pytest.raises(ValueError, match="no logits for every token"):
-        check_causal(bare, torch.tensor([2, 5, 6]))
-
-
-def test_all_words_removed(llama):
-    variables = TextVariables((((0,), (1,)),))
-    with pytest.raises(ValueError, match="with all variables removed nothing is left to continue"):
-        masked_outputs(llama, [torch.tensor([5, 6])], [1], variables, None, progress=False)
-
-
-@pytest.mark.parametrize("masking", ["mean", "remove"])
-def test_memory_that_runs_out_is_told(llama, tokenizer, monkeypatch, masking):
-    monkeypatch.setattr("symgen.masking.causal.check_causal", lambda *_: None)
+@pytest.mark.parametrize("value", ["mean", "remove"])
+def test_memory_that_runs_out_halves_the_batch(prompts, value):
+    model = build()
+    given = model, prompts, TARGET, VARIABLES, chosen(model, value)
+    expected = masked_outputs(*given)
 
     def refuse(module, args, kwargs):
-        if kwargs.get("past_key_values") is not None or masking == "remove":
+        if len(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]) > 5:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    llama.model.layers[1].register_forward_pre_hook(refuse, with_kwargs=True)
-    with (
-        pytest.warns(BatchSizeWarning),
-        pytest.raises(MemoryError, match=r"ran out on a single masked state; use a smaller"),
-    ):
-        outputs(llama, tokenizer, PROMPTS[:1], masking, batch_size=4)
+    model.model.layers[1].register_forward_pre_hook(refuse, with_kwargs=True)
+    with pytest.warns(BatchSizeWarning, match="halved to"):
+        v = masked_outputs(*given, 16)
+    torch.testing.assert_close(v, expected, atol=1e-5, rtol=0)
+
+
+class Recurrent(nn.Module):
+    """A causal language model of your own: ids in, logits at each position out."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.cell = nn.Embedding(97, 8), nn.GRU(8, 8, batch_first=True)
+        self.head = nn.Linear(8, 97)
+
+    def forward(self, ids):
+        return self.head(self.cell(self.embed(ids))[0])
+
+
+def forgetful():
+    """Attention that is wrong on caches only."""
+
+    def forget(module, args, kwargs, output):
+        if kwargs.get("past_key_values") is not None and output[0].shape[0] > 1:
+            return (output[0] * 0.5, *output[1:])
+
+    model = build()
+    model.model.layers[0].self_attn.register_forward_hook(forget, with_kwargs=True)
+    return model
+
+
+def stretched():
+    """Rotary positions that depend on the length of the text so far; effects are small."""
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    model = build(max_position_embeddings=6, rope_parameters=rope)
+    nn.init.normal_(model.lm_head.weight, std=1e-3)
+    return model
+
+
+@pytest.mark.parametrize(
+    "kind, reason",
+    [
+        (Recurrent, "its forward takes no past_key_values"),
+        (forgetful, "v of masked state"),
+        (stretched, "v of masked state"),
+    ],
+)
+def test_models_whose_cache_does_not_fit_run_in_full(prompts, kind, reason):
+    torch.manual_seed(0)
+    model = kind()
+    mask_value = token_embedding(model, 0)
+    ids = prompts[1].clone()
+    with pytest.warns(PrefixTreeWarning, match=f"{type(model).__name__} runs in full .*{reason}"):
+        v = masked_outputs(model, [ids], TARGET[1:2], VARIABLES[1], mask_value)
+    ids[list(GROUPS[1][3])] = 0  # Masked by the embedding of token 0: as if it were token 0.
+    with torch.no_grad():
+        output = model(ids[None])
+    logits = output if isinstance(output, torch.Tensor) else output.logits
+    torch.testing.assert_close(v[0, 0b0111], by_hand.odds(logits[0, -1], 2), atol=1e-5, rtol=0)
+
+
+def test_a_saturated_target_is_clipped_and_a_repeated_start_noticed(prompts):
+    model = build()
+    nn.init.normal_(model.lm_head.weight, std=30.0)
+    given = model, prompts[:1], TARGET[:1], VARIABLES[0], mean_embedding(model)
+    with pytest.warns(SaturatedTargetWarning, match=r"prompt 0: in \d+ of 16 .* to \+-16 there"):
+        assert masked_outputs(*given).abs().max() == 16
+    model = build(bos_token_id=7)
+    twice = [torch.cat([torch.tensor([7, 7]), prompts[1]])]
+    with pytest.warns(RepeatedStartWarning, match="beginning-of-text token 7 twice"):
+        masked_outputs(model, twice, [1], VARIABLES[1], mean_embedding(model))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"target": torch.tensor([0, 97, 0])}, r"label of sample 1 is 97, .* 0\.\.96"),
+        ({"variables": TextVariables(GROUPS, (), (14, 8, 14))}, "prompt 1 has 9 tokens, .* for 8"),
+        ({"variables": TextVariables((((1,),), ((9,),), ((1,),)))}, "token 9 but the input has 9"),
+        ({"mask_value": MaskValue(torch.zeros(31), "model.embed_tokens")}, r"has shape \(31,\)"),
+        ({"x": [torch.full((14,), 97)] * 3}, "has the token 97, but LlamaForCausalLM has .* 0..96"),
+        ({"x": [torch.ones(65).long()] * 3}, "has 65 tokens, but LlamaForCausalLM reads 64"),
+        (
+            {"variables": TextVariables((tuple((i,) for i in range(9)),) * 3), "mask_value": None},
+            "prompt 1: with all variables removed nothing is left",
+        ),
+    ],
+)
+def test_refusals(llama, prompts, changes, message):
+    given = {
+        "x": prompts, "target": TARGET, "variables": VARIABLES, "mask_value": mean_embedding(llama)
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=message):
+        masked_outputs(llama, **given | changes)
+
+
+@pytest.mark.parametrize("value", ["mean", "remove"])
+def test_numbers_that_are_not_finite_are_refused(prompts, value):
+    model = build()
+    model.lm_head.weight.data[5] = torch.nan
+    with pytest.raises(FloatingPointError, match="sample 0: v is nan .* weights"):
+        masked_outputs(model, prompts, TARGET, VARIABLES, chosen(model, value))
+
+
+def test_a_large_vocabulary_is_never_converted_as_a_whole(prompts, monkeypatch):
+    model, largest = build(vocab_size=3000), []
+    monkeypatch.setattr("symgen.masking.states.AT_ONCE", 6000)
+    scatter = torch.Tensor.scatter
+    monkeypatch.setattr(
+        torch.Tensor, "scatter", lambda x, *a: largest.append(x.numel()) or scatter(x, *a)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        v = masked_outputs(model, prompts, TARGET, VARIABLES, mean_embedding(model))
+    assert max(largest) == 6000
+    expected = hand(model, prompts, mean_embedding(model).value)
+    torch.testing.assert_close(v, expected, atol=1e-5, rtol=1e-5)

@@ -1,6 +1,4 @@
-"""Any function on any inputs: the same v as by hand, and clear words for what is no such thing."""
-
-import warnings
+"""Any function on any inputs: the same v as by hand, and refusals of the rest."""
 
 import numpy as np
 import pandas as pd
@@ -10,74 +8,77 @@ import torch
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
-import symgen
-from symgen.masking.hooks import Inputs, _refuse_samples
 from symgen.masking.mask_values import MaskValue
+from symgen.masking.outputs import masked_logits, masked_outputs
 from symgen.masking.states import log_odds
+from symgen.masking.variables import draw_patches
 
 RANDOM = np.random.default_rng(0)
 TABLE = RANDOM.normal(size=(80, 5))
 LABELS = (TABLE[:, 0] * TABLE[:, 1] > 0) + 0
 COLUMNS = np.arange(5)[None]
+STATES = [np.array([s >> i & 1 for i in range(5)], bool) for s in range(32)]
 
 
-def by_hand(function, x, target, present, value):
-    """Masked inputs one at a time, straight from the definition."""
-    rows = [
-        log_odds(torch.as_tensor(function(torch.where(keep, x, value)[None])), target[None])
-        for keep in present
-    ]
-    return torch.stack(rows)[:, 0]
-
-
-def present_in(variables, n):
-    """Return, for each masked state, which positions stay."""
-    bits = torch.arange(2**n)[:, None] >> torch.arange(n) & 1
-    return torch.stack([torch.cat([b.bool(), torch.tensor([True])])[variables] for b in bits])
+def by_hand(function, x, label, value):
+    """v of one row of a table by a loop over states."""
+    logits = [function(np.where(keep, x, value)[None])[0] for keep in STATES]
+    return log_odds(torch.tensor(np.array(logits)), torch.tensor([label] * 32))
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 7])
-def test_a_table_of_scikit_learn(batch_size):
+def test_classifiers_of_scikit_learn(batch_size):
     forest = RandomForestClassifier(20, random_state=0).fit(TABLE[20:], LABELS[20:])
+    line = LogisticRegression().fit(TABLE, LABELS)
 
     def smooth(x):
-        assert isinstance(x, np.ndarray) and x.dtype == np.float64
+        assert isinstance(x, np.ndarray) and x.dtype == np.float64 and len(x) <= 1024
         return np.log(forest.predict_proba(x) + 1e-3)
 
     x, y = TABLE[:4], LABELS[:4]
-    v = symgen.masked_outputs(smooth, x, y, COLUMNS, x.mean(0), batch_size)
-    assert v.shape == (4, 32) and v.dtype == torch.float64
-    for row in range(4):
-        for state in (0, 5, 31):
-            masked = np.where(state >> np.arange(5) & 1, x[row], x.mean(0))
-            p = forest.predict_proba(masked[None])[0] + 1e-3
-            expected = np.log(p[y[row]] / p[1 - y[row]])
-            assert v[row, state].item() == pytest.approx(expected)
-    found = symgen.extract(smooth, Inputs(x, y), COLUMNS, x.mean(0), noise=0.0, progress=False)
-    assert torch.allclose(found.predict(), v, atol=1e-6)
+    for function in (smooth, line.predict_log_proba):
+        v = masked_outputs(function, x, y, COLUMNS, x.mean(0), batch_size)
+        assert v.shape == (4, 32) and v.dtype == torch.float64
+        for row in range(4):
+            torch.testing.assert_close(v[row], by_hand(function, x[row], y[row], x.mean(0)))
+    one, none = (masked_outputs(line.decision_function, x, [k] * 4, COLUMNS, 0.0) for k in (1, 0))
+    logs = masked_outputs(line.predict_log_proba, x, [1] * 4, COLUMNS, 0.0)
+    assert torch.equal(one, -none) and torch.allclose(one, logs)
 
 
 def test_a_masked_column_may_be_a_missing_value():
     trees = HistGradientBoostingClassifier(max_iter=10, random_state=0).fit(TABLE, LABELS)
-    v = symgen.masked_outputs(
-        trees.decision_function, TABLE[:2], [1, 1], COLUMNS, np.float32("nan")
-    )
+    v = masked_outputs(trees.decision_function, TABLE[:2], [1, 1], COLUMNS, np.float32("nan"))
     missing = np.where(np.arange(5) == 2, TABLE[:2], np.nan)
-    assert v[:, 4].tolist() == pytest.approx(trees.decision_function(missing).tolist())
+    np.testing.assert_allclose(v[:, 4], trees.decision_function(missing))
+
+    def filled(x):  # Writes into its input.
+        x[np.isnan(x)] = -1.0
+        return x @ np.arange(5.0)
+
+    table = TABLE[:2].copy()
+    v = masked_outputs(filled, table, [1, 1], COLUMNS, np.nan)
+    np.testing.assert_array_equal(table, TABLE[:2])
+    expected = [[np.where(keep, x, -1.0) @ np.arange(5.0) for keep in STATES] for x in table]
+    np.testing.assert_allclose(v, expected)
 
 
-def test_log_odds_of_class_1_are_turned_around_for_class_0():
-    line = LogisticRegression().fit(TABLE, LABELS)
-    x = TABLE[:6]
-    one = symgen.masked_outputs(line.decision_function, x, [1] * 6, COLUMNS, 0.0)
-    none = symgen.masked_outputs(line.decision_function, x, [0] * 6, COLUMNS, 0.0)
-    logs = symgen.masked_outputs(line.predict_log_proba, x, [1] * 6, COLUMNS, 0.0)
-    assert torch.equal(one, -none) and torch.allclose(one, logs)
-    assert one[:, -1].tolist() == pytest.approx(line.decision_function(x).tolist())
+def test_functions_may_write_into_their_inputs():
+    x = np.array([[0.1, 0.2, 0.3], [1.0, 2.0, 3.0]])
+    calls = []
+
+    def halved(x):
+        calls.append(len(x))
+        x[x.max(1) > 1] /= 2
+        return x.sum(1)
+
+    v = masked_outputs(halved, x, [1, 1], np.arange(3)[None], 0.0, 4)
+    np.testing.assert_allclose(v[0], [0, 0.1, 0.2, 0.3, 0.3, 0.4, 0.5, 0.6])
+    np.testing.assert_allclose(v[1], [0, 1, 1, 1.5, 1.5, 2, 2.5, 3])
+    assert x[1].tolist() == [1, 2, 3] and max(calls) <= 4
 
 
-def test_a_sound_has_pieces_of_its_own_in_every_sample():
-    """Samples (1, time), pieces that lie elsewhere in each of them, and times that always stay."""
+def test_a_sound_has_pieces_that_differ_between_samples():
     x = torch.randn(3, 1, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     weight = torch.randn(12, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
@@ -87,151 +88,92 @@ def test_a_sound_has_pieces_of_its_own_in_every_sample():
 
     pieces = torch.tensor([[0] * 4 + [1] * 4 + [-1] * 4, [-1] * 8 + [1, 0] * 2, [0] * 11 + [1]])
     y, value = torch.tensor([0, 1, 2]), torch.linspace(-1, 1, 12).double()
-    v = symgen.masked_outputs(sound, x, y, pieces, value, batch_size=5)
+    v = masked_outputs(sound, x, y, pieces, value, 5)
     for row in range(3):
-        numbers = pieces[row].where(pieces[row] >= 0, 2)
-        expected = by_hand(sound, x[row], y[row], present_in(numbers, 2)[:, None], value)
-        assert torch.allclose(v[row], expected)
-
-
-class Small(torch.nn.Module):
-    """Any network: dropout and all."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.Sequential(
-            torch.nn.Dropout(0.5), torch.nn.Flatten(), torch.nn.Linear(48, 3)
-        )
-
-    def forward(self, x):
-        return self.layers(x)
+        for state in range(4):
+            keep = torch.tensor([p < 0 or bool(state >> p & 1) for p in pieces[row].tolist()])
+            z = sound(torch.where(keep, x[row], value)[None])
+            torch.testing.assert_close(v[row, state], log_odds(z, y[row : row + 1])[0])
+    z = masked_logits(sound, x, pieces, 2, value)
+    torch.testing.assert_close(log_odds(z, y), v[:, 2])
 
 
 def test_a_module_masked_at_its_input_is_the_same_by_patches_and_by_numbers():
     torch.manual_seed(0)
-    network = Small().train()
-    images = torch.randn(4, 3, 4, 4)
-    y, drawn = [0, 1, 2, 0], symgen.draw_patches(4, n=3, grid=2)
-    mean = MaskValue(images.mean(0), None)
-    numbers = drawn.owners(4, 4)
-    by_patches = symgen.masked_outputs(network, images, y, drawn, mean)
+    layers = torch.nn.Dropout(0.5), torch.nn.Flatten(), torch.nn.Linear(48, 3)
+    network = torch.nn.Sequential(*layers).train()
+    images, y = torch.randn(4, 3, 4, 4), [0, 1, 2, 0]
+    variables, mean = draw_patches(4, n=3, grid=2), MaskValue(images.mean(0), None)
+    numbers = variables.owners(4, 4)
     numbers = numbers.where(numbers < 3, -1)
-    assert torch.allclose(symgen.masked_outputs(network, images, y, numbers, mean), by_patches)
+    by_patches = masked_outputs(network, images, y, variables, mean)
+    for x in (images, images.double(), images.numpy()):
+        torch.testing.assert_close(masked_outputs(network, x, y, numbers, mean), by_patches)
     assert network.training
-
-    def function(x):
-        return network.eval()(x)
-
-    assert torch.allclose(symgen.masked_outputs(function, images, y, drawn, mean), by_patches)
+    function = network.eval().forward
+    torch.testing.assert_close(masked_outputs(function, images, y, variables, mean), by_patches)
 
 
-def test_outputs_are_stored_with_a_key():
-    calls = []
-
-    def count(x):
-        calls.append(len(x))
-        return x.sum(1)
-
-    x, y = torch.randn(2, 3), [1, 0]
-    given = (count, x, y, torch.arange(3)[None])
-    first = symgen.masked_outputs(*given, 0.0, key={"function": "count, stored"})
-    before = len(calls)
-    assert torch.equal(symgen.masked_outputs(*given, 0.0, key={"function": "count, stored"}), first)
-    assert len(calls) == before
-    symgen.masked_outputs(*given, 1.0, key={"function": "count, stored"})
-    assert len(calls) > before
+def test_arrays_of_any_layout_and_outputs_of_any_kind():
+    x, y = TABLE[:4], np.array([0, 1, 1, 0], dtype=">i8")
+    expected = masked_outputs(lambda x: x, x, y, COLUMNS, x.mean(0))
+    locked = x.copy()
+    locked.flags.writeable = False
+    for table in (x[:, ::-1].copy()[:, ::-1], x.astype(">f8"), locked, np.asfortranarray(x)):
+        v = masked_outputs(
+            lambda x: x, table, y[::-1].copy()[::-1], COLUMNS, x.mean(0).astype(">f8")
+        )
+        assert torch.equal(v, expected)
+    one = masked_outputs(lambda x: x.sum(1), x, [1] * 4, COLUMNS, 0.0)
+    for kind in (list, pd.Series, lambda z: z[:, None], torch.from_numpy):
+        found = masked_outputs(lambda x, kind=kind: kind(x.sum(1)), x, [1] * 4, COLUMNS, 0.0)
+        assert torch.equal(found, one)
+    frame = masked_outputs(lambda x: pd.DataFrame(x), x, y, COLUMNS, x.mean(0))
+    assert torch.equal(frame, expected)
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changes", "message"),
     [
-        ({"model": lambda x: np.full((len(x), 2), 0.5)}, "probabilities.*predict_log_proba"),
-        ({"model": lambda x: x.sum()}, r"shape \(\) for 4 inputs; expected floating logits"),
+        ({"model": lambda x: np.full((len(x), 4), 0.25)}, "probabilities.*predict_log_proba"),
+        ({"model": lambda x: x.sum()}, r"expected floating logits|returned float64"),
         ({"model": lambda x: (x[:, 0] > 0) + 0}, "int64 of shape"),
-        ({"model": lambda x: x[:1]}, r"shape \(1, 5\) for 4 inputs"),
+        ({"model": lambda x: x[:1]}, r"shape \(1, 5\) for 128 inputs"),
         ({"model": lambda x: None}, "returned NoneType; expected logits"),
-        ({"model": lambda x: np.array(["cat"] * len(x))}, "returns 'cat', .*predict_log_proba"),
-        ({"model": lambda x: np.array(["cat"] * len(x), object)}, "returns 'cat', 'cat'"),
+        ({"model": lambda x: ["cat"] * len(x)}, "returns .'cat'.*predict_log_proba"),
+        ({"model": lambda x: np.array(["cat"] * len(x), object)}, "returns .'cat', 'cat'|'cat'"),
         ({"model": lambda x: x * np.random.normal()}, "deterministic"),
-        ({"x": TABLE[:4].round().astype(int)}, "ndarray of int64.*floating inputs"),
-        ({"x": [[0.5] * 5] * 4}, "x is list; a function takes floating inputs"),
+        ({"model": lambda x: x - x.mean(0)}, "no batch statistics"),
+        ({"model": lambda x: x[:, None]}, r"shape \(1, 1, 5\) for 1 inputs; expected logits"),
+        ({"x": TABLE[:4].round().astype(int)}, "ndarray int64 .*floating inputs"),
+        ({"x": [[0.5] * 5] * 4}, "x is list .*expected floating inputs"),
+        ({"x": pd.DataFrame(TABLE[:4])}, r"x is DataFrame .*to_numpy\(float\)"),
         ({"target": [0, 1, 5, 1]}, "label of sample 2 is 5"),
-        ({"variables": np.arange(5)}, r"int64 of shape \(5,\)|5 samples|variables 5"),
+        ({"variables": np.arange(5)}, "variables 5"),
         ({"variables": COLUMNS / 1}, "float64.*whole numbers"),
         ({"variables": np.arange(4)[None]}, r"shape \(1, 4\), but inputs \(4, 5\)"),
         ({"variables": np.array([[0, 1, 3, 3, -1]])}, "no position of variable 2"),
         ({"variables": np.full((1, 5), -1)}, "no position of variable 0"),
-        ({"baseline": np.zeros(4)}, r"mask value has shape \(4,\).*x.mean\(0\)"),
-        ({"baseline": np.nan}, "v is nan in masked state"),
-        ({"x": pd.DataFrame(TABLE[:4])}, "x is DataFrame; a function takes floating inputs"),
-        ({"baseline": None}, "mask value is None"),
-        ({"baseline": MaskValue(torch.zeros(()), "relu")}, "where inputs are masked"),
+        ({"mask_value": np.zeros(4)}, r"mask value is ndarray of shape \(4,\).*x.mean\(0\)"),
+        ({"mask_value": np.nan}, "v is nan in masked state.*smooth them"),
+        ({"mask_value": None}, "mask value is NoneType"),
+        ({"mask_value": MaskValue(torch.zeros(()), "relu")}, "mask value is MaskValue"),
     ],
-)  # fmt: skip
-def test_what_does_not_fit_is_told(changed, told):
+)
+def test_refusals(changes, message):
     usual = {
         "model": lambda x: x, "x": TABLE[:4], "target": [0, 1, 2, 3], "variables": COLUMNS,
-        "baseline": 0.0,
+        "mask_value": 0.0,
     }  # fmt: skip
-    symgen.masked_outputs(**usual)
-    errors = ValueError, TypeError, RuntimeError, FloatingPointError
-    with pytest.raises(errors, match=f"(?s){told}"):
-        symgen.masked_outputs(**{**usual, **changed})
+    masked_outputs(**usual)
+    with pytest.raises((ValueError, RuntimeError, FloatingPointError), match=f"(?s){message}"):
+        masked_outputs(**{**usual, **changes})
 
 
-def test_sigmoids_of_several_classes_are_asked_about():
+def test_numbers_between_0_and_1_are_questioned():
     given = TABLE[:4], [0, 1, 1, 0], COLUMNS, 0.0
-    with pytest.warns(
-        UserWarning, match=r"5 numbers between 0 and 1 .*lambda x: logits\(x\)\[:, 3\]"
-    ):
-        symgen.masked_outputs(lambda x: 1 / (1 + np.exp(-x)), *given)
-    # Logits, the log odds of one class, and votes.
-    for apart in (lambda x: x, lambda x: 3 * x[:, 0], lambda x: (x > 0).astype(float)):
-        symgen.masked_outputs(apart, *given)
-
-
-def test_arrays_that_may_only_be_read_are_taken_without_a_warning():
-    table = pd.DataFrame(TABLE[:4]).to_numpy(float).copy()
-    table.flags.writeable = False
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = symgen.masked_outputs(lambda x: x, table, [0, 1, 1, 0], COLUMNS, 0.0)
-    wanted = symgen.masked_outputs(lambda x: x, TABLE[:4], [0, 1, 1, 0], COLUMNS, 0.0)
-    assert torch.equal(found, wanted)
-
-
-def test_one_probability_for_each_input_is_asked_about():
-    given = TABLE[:4], [0, 1, 1, 0], COLUMNS, 0.0
-
-    def log_odds(x):
-        return 3 * x.sum(1) - 2
-
-    symgen.masked_outputs(log_odds, *given)
-    with pytest.warns(UserWarning, match=r"8 inputs.*as log odds.*scipy.special.logit\(function"):
-        symgen.masked_outputs(lambda x: scipy.special.expit(log_odds(x)), *given)
-
-
-def test_a_network_never_says_nothing_of_infinite_log_probabilities():
-    with pytest.raises(FloatingPointError, match="infinite"):
-        sure = torch.tensor([[0.0, -torch.inf]])
-        symgen.masked_outputs(
-            lambda x: sure.expand(len(x), 2), torch.ones(1, 2), [0], torch.tensor([[0, 1]]), 0.0
-        )
-
-
-def test_the_first_samples_of_a_loader():
-    data = torch.utils.data.TensorDataset(torch.arange(10.0)[:, None], torch.arange(10))
-    found = symgen.Inputs.of(torch.utils.data.DataLoader(data, batch_size=4), 6)
-    assert found.x[:, 0].tolist() == found.y.tolist() == [0, 1, 2, 3, 4, 5]
-    with pytest.raises(ValueError, match=r"inputs are DataLoader.*Inputs.of\(loader, count\)"):
-        symgen.extract(len, torch.utils.data.DataLoader(data), torch.tensor([[0]]), 0.0)
-    with pytest.raises(ValueError, match="hold 10 samples"):
-        symgen.Inputs.of(torch.utils.data.DataLoader(data), 11)
-    with pytest.raises(ValueError, match=r"single samples; expected batches .*DataLoader\(data"):
-        _refuse_samples(data)
-    with pytest.raises(ValueError, match="expected a pair of tensors"):
-        symgen.Inputs.of([{"x": torch.zeros(1)}], 1)
-    sorted_ones = torch.utils.data.TensorDataset(torch.zeros(12, 1), torch.arange(12) // 6)
-    with pytest.warns(UserWarning, match=r"all 6 samples are of class 0.*shuffle=True"):
-        symgen.Inputs.of(torch.utils.data.DataLoader(sorted_ones, batch_size=4), 6)
-    symgen.Inputs.of(torch.utils.data.DataLoader(sorted_ones, batch_size=4), 7)
+    for function in (lambda x: 3 * x[:, 0] + 2, lambda x: x):
+        masked_outputs(function, *given)
+    for function in (lambda x: scipy.special.expit(3 * x.sum(1)), scipy.special.expit):
+        with pytest.warns(UserWarning, match="rows, lie between 0 and 1.*logit"):
+            masked_outputs(function, *given, 7)

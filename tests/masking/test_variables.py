@@ -1,18 +1,32 @@
-"""Input variables: patches of any map size, words of any tokenizer, spans that a tokenizer cuts."""
+"""Variables: patches of any map size, words of any tokenizer, spans of a text; prompts."""
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from symgen.masking.patches import ImageVariables, draw_patches
-from symgen.masking.spans import TextVariables, draw_words, phrase_spans, word_spans
+from symgen.data.prompts import UnlikelyTargetWarning, draw_prompts
+from symgen.masking.causal import RepeatedStartWarning
+from symgen.masking.mask_values import word_value
+from symgen.masking.outputs import masked_outputs
+from symgen.masking.prompts import Prompt, first_probability, prompt_inputs, target_tokens
+from symgen.masking.variables import (
+    ImageVariables,
+    TextVariables,
+    draw_patches,
+    draw_words,
+    phrase_spans,
+    word_spans,
+)
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 
 SENTENCE = "The unforgettable film, and it's not the dull one; we loved its brave heroes!"
 SIDE = st.integers(5, 40)
+TEXTS = [
+    "The tall sailor of the harbor will take the long rope to the old boat .",
+    "In winter the doctor of the castle will find black amber near the river .",
+]
 
 
 def fast(tokenizer, **special):
@@ -21,38 +35,35 @@ def fast(tokenizer, **special):
 
 @pytest.fixture(scope="module")
 def wordpiece():
-    """BERT's kind: punctuation apart, long words in pieces, [CLS] and [SEP] around."""
-    text = (
-        "[PAD] [UNK] [CLS] [SEP] [MASK] , ; ! ' the film and it s not dull one we loved its brave"
-    )
-    vocabulary = f"{text} heroes un ##forget ##table".split()
-    model = tokenizers.models.WordPiece(
-        {word: i for i, word in enumerate(vocabulary)}, unk_token="[UNK]"
-    )
-    tokenizer = tokenizers.Tokenizer(model)
+    """BERT's kind: long words in pieces, [CLS] and [SEP] around."""
+    text = "[PAD] [UNK] [CLS] [SEP] [MASK] , ; ! ' the film and it s not dull one we loved its"
+    words = f"{text} brave heroes un ##forget ##table".split()
+    vocabulary = {word: i for i, word in enumerate(words)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return fast(
-        tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    )
+    return fast(tokenizer, pad_token="[PAD]", unk_token="[UNK]")
 
 
-@pytest.fixture(scope="module", params=[True, False])
-def bytelevel(request):
-    """GPT-2's kind, with and without the leading space in a piece's offsets."""
-    pieces = ["The", "Ġearth", "Ġrev", "olves", "Ġaround", "Ġthe", "Ġsun", ".Ġ", "Ġ", "."]
-    letters = sorted(set("".join(pieces)) | set(tokenizers.pre_tokenizers.ByteLevel.alphabet()))
-    merges, vocabulary = [], {letter: i for i, letter in enumerate(letters)}
-    for piece in pieces:
+def bytelevel(words, trim=True, start=False):
+    """GPT-2's kind: pieces begin with a space. With `start`, texts begin with <s>."""
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    merges, vocabulary = [], {letter: i for i, letter in enumerate(["<s>", *letters])}
+    for piece in words:
         for end in range(2, len(piece) + 1):
             if piece[:end] not in vocabulary:
                 vocabulary[piece[:end]] = len(vocabulary)
                 merges.append((piece[: end - 1], piece[end - 1]))
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.post_processor = tokenizers.processors.ByteLevel(trim_offsets=request.param)
-    return fast(tokenizer)
+    tokenizer.post_processor = tokenizers.processors.ByteLevel(trim_offsets=trim)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    if start:
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            "<s> $A", special_tokens=[("<s>", 0)]
+        )
+    return fast(tokenizer, bos_token="<s>")
 
 
 def pieces_of(tokenizer, text, group):
@@ -60,171 +71,131 @@ def pieces_of(tokenizer, text, group):
     return [tokens[position] for position in group]
 
 
-@given(
-    height=SIDE,
-    width=SIDE,
-    grid=st.integers(1, 5),
-    missing=st.integers(0, 9),
-    seed=st.integers(0, 99),
-)
-def test_patches_tile_maps_of_any_size(height, width, grid, missing, seed):
-    n = max(1, grid**2 - missing)
-    variables = draw_patches(3, n=n, grid=grid, seed=seed)
-    owners, painted = variables.owners(height, width), torch.full((3, height, width), n)
-    left, top, right, bottom = variables.boxes(height, width).unbind(2)
-    for sides in (right - left, bottom - top):
-        assert sides.min() >= 1 and sides.max() - sides.min() <= 1  # as equal as possible
-    for sample in range(3):
-        for i in range(n):
-            box = slice(top[sample, i], bottom[sample, i]), slice(left[sample, i], right[sample, i])
-            assert (painted[sample][box] == n).all()
-            painted[sample][box] = i
-    assert torch.equal(owners, painted)
-    assert (owners < n).all() or n < grid**2  # with all grid cells drawn, each pixel is in one
+@given(height=SIDE, width=SIDE, n=st.integers(1, 25), seed=st.integers(0, 99))
+def test_every_pixel_of_a_box_belongs_to_its_variable(height, width, n, seed):
+    variables = draw_patches(2, n=n, grid=5, seed=seed)
+    owners, boxes = variables.owners(height, width), variables.boxes(height, width)
+    for sample in range(2):
+        counted = torch.full((height, width), n)
+        for i, (left, top, right, bottom) in enumerate(boxes[sample].tolist()):
+            assert right > left and bottom > top
+            counted[top:bottom, left:right] = i
+        assert torch.equal(owners[sample], counted)
+    assert torch.equal(draw_patches(5, n=n, seed=seed)[1:2].patches, variables.patches[1:2])
 
 
-def test_draw_of_a_sample_depends_on_seed_and_index_only():
-    few, many = draw_patches(3, seed=5), draw_patches(50, seed=5)
-    assert torch.equal(few.patches, many.patches[:3])
-    assert not torch.equal(few.patches, draw_patches(3, seed=6).patches)
-    assert len({tuple(row) for row in many.patches.tolist()}) == 50
-    assert all(len(set(row)) == 10 and max(row) < 25 for row in many.patches.tolist())
-    counts = np.bincount(draw_patches(2000, n=10).patches.flatten(), minlength=25)
-    assert (abs(counts / 2000 - 0.4) < 0.05).all()
-
-
-def test_samples_can_be_selected():
-    variables = draw_patches(6, n=4)
-    assert torch.equal(variables[2].patches, variables.patches[2:3])
-    assert torch.equal(variables[-1].patches, variables.patches[5:])
-    assert torch.equal(variables[1:3].patches, variables.patches[1:3])
-    assert torch.equal(variables[[4, 0]].patches, variables.patches[[4, 0]])
-    assert len(variables[torch.tensor([1, 2])]) == 2
-    with pytest.raises(IndexError):
-        variables[6]
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"n": 26}, r"26 variables .* 5x5 grid, which has 25 patches"),
-        ({"n": 0}, r"use n in 1\.\.25"),
-    ],
-)
-def test_too_few_patches(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        draw_patches(2, **arguments)
-
-
-def test_too_few_pixels():
-    for name in ("owners", "boxes"):
-        with pytest.raises(ValueError, match=r"4 pixels cannot be cut into 5 patches.*grid=4"):
-            getattr(draw_patches(2), name)(9, 4)
-
-
-def test_hand_made_patches():
-    owners = ImageVariables(torch.tensor([[3, 0]]), grid=2).owners(2, 2)
-    assert owners.tolist() == [[[1, 2], [2, 0]]]
-
-
-def test_content_words_of_a_sentence(wordpiece):
-    variables, kept = draw_words([SENTENCE], wordpiece, n=6)
-    assert kept.tolist() == [0]
-    assert variables.words == (("unforgettable", "film", "dull", "loved", "brave", "heroes"),)
-    assert pieces_of(wordpiece, SENTENCE, variables.groups[0][0]) == ["un", "##forget", "##table"]
-    assert pieces_of(wordpiece, SENTENCE, variables.groups[0][2]) == ["dull"]
+def test_content_words_are_drawn_whole(wordpiece):
+    variables, kept = draw_words(["The film", SENTENCE], wordpiece, n=6)
+    assert kept.tolist() == [1] and variables.n == 6
+    words = ["unforgettable", "film", "dull", "loved", "brave", "heroes"]
+    assert list(variables.words[0]) == words
+    pieces = [pieces_of(wordpiece, SENTENCE, group) for group in variables.groups[0]]
+    assert pieces[0] == ["un", "##forget", "##table"] and pieces[1:] == [[w] for w in words[1:]]
     assert variables.lengths == (len(wordpiece(SENTENCE)["input_ids"]),)
-    owners = variables.owners(variables.lengths[0] + 3)
-    assert owners.shape == (1, variables.lengths[0] + 3)
-    assert owners[0].bincount()[:6].tolist() == [3, 1, 1, 1, 1, 1]
+    cut, _ = draw_words([SENTENCE], wordpiece, n=2, max_length=8)
+    assert set(cut.words[0]) == {"unforgettable", "film"}
+    joined = TextVariables.stack([variables[0], variables])
+    assert len(joined) == 2 and joined[[1]] == variables
 
 
-def test_drawn_words_do_not_depend_on_other_texts(wordpiece):
-    texts = ["!!", SENTENCE, SENTENCE, "dull film"]
-    variables, kept = draw_words(texts, wordpiece, n=3, seed=4)
-    alone, _ = draw_words(texts[:2], wordpiece, n=3, seed=4)
-    assert kept.tolist() == [1, 2]
-    assert variables.groups[0] == alone.groups[0]
-    draws = [draw_words([SENTENCE], wordpiece, n=3, seed=seed)[0].words for seed in range(20)]
-    assert len(set(draws)) > 5
-    selected = variables[[1]]
-    assert selected.groups == variables.groups[1:] and selected.lengths == variables.lengths[1:]
-    assert variables[0].words == variables.words[:1]
-
-
-def test_words_beyond_max_length_are_not_drawn(wordpiece):
-    variables, _ = draw_words([SENTENCE], wordpiece, n=1, max_length=6)
-    assert variables.words == (("unforgettable",),) and variables.lengths == (6,)
-    with pytest.raises(ValueError, match="n = 1 content words; the richest has 0"):
-        draw_words([SENTENCE], wordpiece, n=1, max_length=5)  # [CLS] the un ##forget [SEP]
-
-
-def test_too_few_words(wordpiece):
-    with pytest.raises(
-        ValueError, match=r"none of the 1 texts has n = 10 .* richest has 6.*n <= 6"
-    ):
-        draw_words([SENTENCE], wordpiece)
-    with pytest.raises(ValueError, match="text 1 is None; expected a string. Leave rows"):
-        draw_words([SENTENCE, None], wordpiece, n=3)
-    with pytest.raises(ValueError, match="expected several texts, got one: .The unforgettable"):
-        draw_words(SENTENCE, wordpiece, n=3)
-
-
-def test_spans_count_the_leading_space_as_inside(bytelevel, wordpiece):
+@pytest.mark.parametrize("trim", [True, False])
+def test_spans_are_the_same_words_in_every_tokenizer(trim):
+    tokenizer = bytelevel(["The", "Ġearth", "Ġrev", "olves", "Ġaround", "Ġthe", "Ġsun"], trim)
     text = "The earth revolves around the sun."
     spans = phrase_spans(text, ["earth", "revolves", "the sun"])
-    variables = word_spans(text, spans, bytelevel)
-    groups = [pieces_of(bytelevel, text, group) for group in variables.groups[0]]
-    assert groups == [["Ġearth"], ["Ġrev", "olves"], ["Ġthe", "Ġsun"]]
-    assert variables.words == (("earth", "revolves", "the sun"),)
-    assert word_spans(text, spans, wordpiece).n == 3  # the same spans, another tokenizer
-    both = TextVariables.stack([variables, variables])
-    assert len(both) == 2 and both.lengths == variables.lengths * 2
-
-
-def test_characters_of_several_byte_pieces(bytelevel):
-    text = "The sun\u2019s"
-    (group,) = word_spans(text, [(7, 8)], bytelevel).groups[0]
-    assert len(group) == 3
-
-
-def test_a_span_that_a_tokenizer_cuts_shows_the_pieces(bytelevel):
-    text = "The earth revolves"
-    with pytest.raises(ValueError, match=r"splits 'revol', span \(10, 15\).*'olves'"):
-        word_spans(text, [(10, 15)], bytelevel)
+    variables = word_spans(text, spans, tokenizer)
+    pieces = [pieces_of(tokenizer, text, group) for group in variables.groups[0]]
+    assert pieces == [["Ġearth"], ["Ġrev", "olves"], ["Ġthe", "Ġsun"]]
+    for wrong, message in [
+        ([(4, 8)], r"'eart', does not consist of whole tokens"),
+        ([(3, 4)], "whole tokens"),
+        ([(4, 40)], "outside the text of 34"),
+        ([(4, 9), (4, 9)], "overlap"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            word_spans(text, wrong, tokenizer)
 
 
 @pytest.mark.parametrize(
-    "spans, message",
+    "run, message",
     [
-        ([(4, 99)], r"span \(4, 99\) is outside the text of 18 characters"),
-        ([(5, 5)], "0 <= start < end"),
-        ([(3, 4)], "contains no token|splits ' '"),
-        ([(4, 9), (4, 18)], "overlap"),
+        (lambda t: draw_patches(1, n=26), "a 5x5 grid has 25 patches"),
+        (lambda t: ImageVariables(torch.tensor([[1, 25]]), 5), "different numbers from 0 to 24"),
+        (lambda t: ImageVariables(torch.tensor([[3, 3]]), 5), "different numbers from 0 to 24"),
+        (lambda t: TextVariables((((1,),), ((1,), (2,)))), r"samples have \[1, 2\] variables"),
+        (lambda t: TextVariables((((1, 2), (2,)),)), "no position in two groups"),
+        (lambda t: draw_words([SENTENCE], t, n=9), "has n = 9 content words; the most is 6"),
+        (lambda t: draw_words(SENTENCE, t), "expected a list of texts, got one text"),
+        (lambda t: draw_words([SENTENCE, None], t), "text 1 is None; expected a string"),
+        (lambda t: draw_words([SENTENCE], object()), "reports no character offsets; load a fast"),
+        (lambda t: phrase_spans(SENTENCE, ["film", "The"]), "phrase 'The' does not occur"),
+        (lambda t: Prompt.of(" ", " x"), "need text"),
+        (lambda t: Prompt.of("The old earth", " x", n=3), "has 2 content words .old, earth., but"),
+        (lambda t: prompt_inputs([], t), "prompts must be a list"),
+        (lambda t: target_tokens(Prompt.of("The film", " dull"), t), r"ends a text with '\[SEP\]'"),
     ],
 )
-def test_bad_spans(bytelevel, spans, message):
+def test_refusals(wordpiece, run, message):
+    wordpiece.sep_token = "[SEP]"
     with pytest.raises(ValueError, match=message):
-        word_spans("The earth revolves", spans, bytelevel)
+        run(wordpiece)
 
 
-def test_phrases_are_found_in_text_order():
-    assert phrase_spans("sun and sun", ["sun", "sun"]) == [(0, 3), (8, 11)]
-    with pytest.raises(ValueError, match="phrase 'su' does not occur as a whole"):
-        phrase_spans("sun and sun", ["su"])
-    with pytest.raises(ValueError, match="in the order of the text"):
-        phrase_spans("the earth", ["earth", "the"])
+@pytest.fixture(scope="module")
+def reader():
+    """A small language model with its tokenizer."""
+    words = {f"Ġ{word}" for text in TEXTS for word in text.split()} - {"Ġlong"}
+    tokenizer = bytelevel(sorted(words | {"The", "In"}), start=True)
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, initializer_range=0.3,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config).eval(), tokenizer
 
 
-def test_hand_made_groups_are_checked():
-    with pytest.raises(ValueError, match=r"the same number of variables, not \[1, 2\]"):
-        TextVariables((((0,), (1,)), ((0,),)))
-    with pytest.raises(ValueError, match=r"sample 0.*no position may be in two groups"):
-        TextVariables((((0, 1), (1,)),))
-    with pytest.raises(ValueError, match="covers token 7 but the input has 5"):
-        TextVariables((((7,), (1,)),)).owners(5)
+def test_prompts_show_their_variables_and_the_target_as_the_tokenizer_joins_it(reader):
+    model, tokenizer = reader
+    text = "The sailor took the rope and the <b> rope"
+    prompt = Prompt.of(text, " rope", phrases=["sailor", "rope", "rope"])
+    assert prompt.words == ("sailor", "rope", "rope")
+    assert prompt.labels == ("sailor", "rope", "rope (2)")
+    shown = prompt._repr_html_()
+    assert "<strong>sailor</strong>" in shown and "&lt;b&gt;" in shown and "<em>rope</em>" in shown
+    ids, target = target_tokens(prompt, tokenizer)
+    assert tokenizer.decode(target) == " rope"
+    with torch.no_grad():
+        p = model(ids[None]).logits[0, -1].softmax(-1)[target[0]]
+    assert first_probability(model, tokenizer, prompt) == pytest.approx(float(p))
+    inputs, variables = prompt_inputs([prompt, prompt], tokenizer, whole=True)
+    assert inputs.y == [target] * 2 and variables.words == (prompt.words,) * 2
+    for masking in ("mean", "corpus", " rope", "remove"):
+        value = word_value(model, tokenizer, masking, TEXTS)
+        v = masked_outputs(model, *inputs, variables, value)
+        assert v.shape == (2, 8)
+        torch.testing.assert_close(v[0, -1], torch.logit(p).double(), atol=1e-4, rtol=0)
+    with pytest.raises(ValueError, match="'mean', 'corpus', 'remove', or the text of one token"):
+        word_value(model, tokenizer, "two words")
+    with pytest.raises(ValueError, match="joins the prompt's end"):
+        target_tokens(Prompt.of("The tall sai", "lor"), bytelevel(["The", "Ġtall", "Ġsailor"]))
 
 
-def test_slow_tokenizers_are_refused():
-    with pytest.raises(ValueError, match="no character offsets; load a fast tokenizer"):
-        word_spans("a", [(0, 1)], object())
+def test_a_second_beginning_of_text_is_noticed(reader):
+    prompt = Prompt.of("<s>The sailor took the old", " rope", n=2)
+    with pytest.warns(RepeatedStartWarning, match="token 0 twice.*remove it from the text"):
+        target_tokens(prompt, reader[1])
+    target_tokens(Prompt.of("The sailor took the old", " rope", n=2), reader[1])
+
+
+def test_prompts_are_drawn_before_words_that_the_models_expect(reader):
+    texts = TEXTS * 3
+    prompts = draw_prompts(texts, [reader], samples=4, n=2, probability=0.0)
+    assert len(prompts) == 4 and prompts == draw_prompts(texts, [reader], 4, 2, 0.0)
+    for prompt in prompts:
+        assert len(prompt.spans) == 2 and any(prompt.text + prompt.target in t for t in TEXTS)
+    with pytest.warns(UnlikelyTargetWarning, match="none of 6 texts has a target of probability"):
+        likeliest = draw_prompts(texts, [reader], samples=1, n=2, probability=1.0)
+    chances = [first_probability(*reader, prompt) for prompt in (*likeliest, *prompts)]
+    assert chances[0] == max(chances)
+    with pytest.raises(ValueError, match="none of 6 texts gives a prompt with n = 20"):
+        draw_prompts(texts, [reader], n=20)

@@ -1,0 +1,165 @@
+"""Errors that would be silent: randomness, batches, precision, compiled networks, sigmoids."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from symgen.masking.hooks import Inputs, evaluating
+from symgen.masking.mask_values import MaskValue, mean_feature, zero_feature
+from symgen.masking.outputs import extract, masked_outputs
+from symgen.masking.variables import draw_patches
+from symgen.split.sparsify import DeadOutputWarning
+
+
+class Net(nn.Module):
+    """A convolution, a ReLU, and a head whose size is given; the last step is a function."""
+
+    def __init__(self, last=lambda z: z, size=1.0, classes=4):
+        super().__init__()
+        self.conv, self.relu, self.head = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Linear(8, classes)
+        self.last = last
+        with torch.no_grad():
+            self.head.weight.mul_(size)
+            self.head.bias.mul_(size)
+
+    def forward(self, x):
+        return self.last(self.head(self.relu(self.conv(x)).mean((2, 3))))
+
+
+def network(*given, **options):
+    torch.manual_seed(0)
+    return Net(*given, **options).eval()
+
+
+@pytest.fixture
+def given():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(4, 3, 9, 9, generator=generator), [0, 1, 2, 1], draw_patches(4, 3, grid=3)
+
+
+@pytest.mark.parametrize("size", [1e-4, 1.0, 1e3])
+@pytest.mark.parametrize(
+    "last",
+    [
+        lambda z: F.dropout(z, 0.2, training=True),
+        lambda z: z - z.mean(0),
+        lambda z: F.batch_norm(z, None, None, training=True) if len(z) > 1 else z,
+        lambda z: z + 0.1 * z.std() * len(z),
+        lambda z: (z / z.abs().max() * 7).round() / 7 * z.abs().max(),  # dynamic quantization
+    ],
+)
+def test_randomness_and_batch_statistics_are_noticed_at_any_size(given, last, size):
+    x, y, variables = given
+    model = network(last, size)
+    if last(torch.ones(2, 4)).std() == 0:  # The same added to all classes changes nothing.
+        model.last = lambda z: z * (1 + 0.1 * len(z))
+    for batch_size in (None, 5):
+        with pytest.raises(RuntimeError, match="deterministic .*no batch statistics"):
+            masked_outputs(model, x, y, variables, zero_feature(model, "relu"), batch_size)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rounding_is_no_error(given, size, dtype):
+    x, y, variables = given
+    model = network(size=min(size, 1e3) if dtype is torch.float16 else size).to(dtype)
+    v = masked_outputs(model, x, y, variables, mean_feature(model, x, "relu"), 5)
+    assert (v.std(1) > 0).all()
+    with torch.autocast("cpu", torch.bfloat16):
+        model = network()
+        masked_outputs(model, x, y, variables, mean_feature(model, x, "relu"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("last", [lambda z: z.softmax(1), nn.Softmax(1)])
+def test_probabilities_are_refused_in_any_precision(given, last, dtype):
+    x, y, variables = given
+    model = network(last, 3.0).to(dtype)
+    for batch_size in (None, 1):
+        with pytest.raises(ValueError, match="returns probabilities"):
+            masked_outputs(model, x, y, variables, zero_feature(model, "relu"), batch_size)
+
+
+@pytest.mark.parametrize("last", [torch.sigmoid, nn.Sigmoid(), F.sigmoid, torch.special.expit])
+def test_sigmoids_are_noticed_however_they_are_called(given, last):
+    x, y, variables = given
+    model = network(last)
+    with pytest.warns(UserWarning, match=r"rows, lie between 0 and 1.*logits\(x\)\[:, 3\]"):
+        masked_outputs(model, x, y, variables, zero_feature(model, "relu"))
+    # Small logits are not questioned, and neither are sigmoids inside of a network.
+    small = network(lambda z: 0.1 + 0.01 * z)
+    gated = network(lambda z: z * torch.sigmoid(z))
+    for model in (small, gated):
+        masked_outputs(model, x, y, variables, zero_feature(model, "relu"))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_compiled_networks_are_the_networks_themselves(given, whole):
+    x, y, variables = given
+    model = network()
+    expected = masked_outputs(model, x, y, variables, mean_feature(model, x, "relu"))
+    compiled = torch.compile(model, backend="eager") if whole else model
+    if not whole:
+        model.compile(backend="eager")
+    value = mean_feature(compiled, x)
+    assert value.layer == "relu"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        v = masked_outputs(compiled, x, y, variables, value)
+    torch.testing.assert_close(v, expected)
+
+
+def test_a_dead_head_is_no_error(given):
+    x, y, variables = given
+    with torch.inference_mode():
+        made_there = network(size=0.0)
+    for model in (network(size=0.0), made_there):
+        v = masked_outputs(model, x, y, variables, zero_feature(model, "relu"))
+        assert torch.equal(v, v[:, :1].expand(-1, 8))
+
+
+def test_modes_are_restored_after_an_error():
+    model = nn.Sequential(nn.Dropout(), nn.ReLU()).train()
+    model[1].eval()
+    with pytest.raises(KeyError), evaluating(model):
+        assert not model[0].training
+        raise KeyError
+    assert model.training and model[0].training and not model[1].training
+
+
+def test_extract_splits_the_outputs(given):
+    x, y, variables = given
+    model = network()
+    value = MaskValue(torch.zeros(()), "relu")
+    v = masked_outputs(model, x, y, variables, value)
+    names = [f"patch {i}" for i in range(3)]
+    inter = extract(model, Inputs(x, y), variables, value, noise=0.0, names=names, batch_size=3)
+    torch.testing.assert_close(inter.predict(), v, atol=1e-5, rtol=0)
+    assert inter.names.shape == (4, 3)
+    few = extract(model, Inputs(x, y), variables, lambda model: value, few=True)
+    assert ((few.predict() - v).abs() <= 0.0201 * (v[:, -1] - v[:, 0]).abs()[:, None] + 1e-6).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeadOutputWarning)
+        sampled = extract(model, Inputs(x, y), draw_patches(4, 9, grid=3), value, 60, held_out=20)
+    assert sampled.v.shape == (4, 20) and sampled.n == 9
+    wide = masked_outputs(model, x, y, draw_patches(4, 9, grid=3), value)
+    torch.testing.assert_close(sampled.v.double(), wide[:, sampled.held_out], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"inputs": [1, 2]}, r"inputs are list; expected samples with x and y"),
+        ({"names": ["a"]}, r"names have shape \(1,\); expected \(3,\) or \(4, 3\)"),
+        ({"states": 8}, "expected a whole number >= 2, and at most all 2\\^3"),
+        ({"variables": draw_patches(4, n=40, grid=9)}, r"n = 40 .* extract\(..., states=500\)"),
+    ],
+)
+def test_refusals_of_extract(given, changes, message):
+    x, y, variables = given
+    usual = {"inputs": Inputs(x, y), "variables": variables, "mask_value": 0.0} | changes
+    with pytest.raises(ValueError, match=message):
+        extract(network(), **usual)

@@ -1,0 +1,176 @@
+"""Text classifiers: v equals masking embeddings by hand; inputs are read as they were given."""
+
+import by_hand
+import pytest
+import torch
+from torch import nn
+
+from symgen.masking.mask_values import MaskValue, mean_embedding, token_embedding
+from symgen.masking.outputs import masked_logits, masked_outputs
+from symgen.masking.states import log_odds
+from symgen.masking.variables import TextVariables
+
+transformers = pytest.importorskip("transformers")
+
+GROUPS = (((1,), (3, 4), (5,)), ((1,), (2,), (4, 5)), ((8,), (2,), (5,)))
+TEXTS = TextVariables(GROUPS)
+LENGTHS = (9, 6, 9)
+EMBEDDING = "bert.embeddings.word_embeddings"
+SIZES = {
+    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "initializer_range": 0.3,
+}  # fmt: skip
+
+
+class Sentences(nn.Module):
+    """A text network of your own: ids in, logits out."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.cell = nn.Embedding(50, 8), nn.GRU(8, 8, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, ids):
+        return self.head(self.cell(self.embed(ids))[1][0])
+
+
+class Side(nn.Module):
+    """A text network with inputs that are not tokens: a history, a number, and a flag."""
+
+    def __init__(self):
+        super().__init__()
+        self.bert, self.more = bert(), nn.Linear(13, 3)
+        self.config = self.bert.config
+
+    def get_input_embeddings(self):
+        return self.bert.get_input_embeddings()
+
+    def forward(self, input_ids, attention_mask, history, age, scale):
+        logits = self.bert(input_ids, attention_mask).logits
+        return scale * (logits + self.more(torch.cat([history, age[:, None]], 1)))
+
+
+def bert(kind="BertForSequenceClassification", **options):
+    torch.manual_seed(0)
+    config = transformers.BertConfig(**SIZES, num_labels=3, **options)
+    return getattr(transformers, kind)(config).eval()
+
+
+@pytest.fixture
+def texts():
+    ids = torch.randint(5, 50, (3, 9), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(3, 9).long()
+    mask[1, 6:] = 0
+    return {"input_ids": ids, "attention_mask": mask}, torch.tensor([0, 2, 1])
+
+
+def rows_of(x):
+    return [ids[:length] for ids, length in zip(x["input_ids"], LENGTHS, strict=True)]
+
+
+def test_encoders_equal_masking_by_hand_for_every_batch_size(texts):
+    (x, target), model = texts, bert()
+    mask_value = token_embedding(model, 4)
+    assert mask_value.layer == EMBEDDING
+    expected = by_hand.of_texts(
+        lambda embedded, _: model(inputs_embeds=embedded).logits[0],
+        model.get_input_embeddings(), rows_of(x), target, GROUPS, mask_value.value,
+    )  # fmt: skip
+    assert expected.std(1).min() > 1e-3
+    for size in (None, 1, 3, 16):
+        v = masked_outputs(model, x, target, TEXTS, mask_value, size)
+        torch.testing.assert_close(v, expected, atol=1e-5, rtol=0)
+    z = masked_logits(model, x, TEXTS, 5, mask_value)
+    torch.testing.assert_close(log_odds(z, target).double(), v[:, 5], atol=1e-5, rtol=0)
+
+
+def test_any_network_of_token_ids(texts):
+    torch.manual_seed(0)
+    model, ids, target = Sentences(), texts[0]["input_ids"], texts[1]
+    mask_value = mean_embedding(model)
+    torch.testing.assert_close(mask_value.value, model.embed.weight.mean(0))
+    expected = by_hand.of_texts(
+        lambda embedded, _: model.head(model.cell(embedded)[1][0, 0]),
+        model.embed, list(ids), target, GROUPS, mask_value.value,
+    )  # fmt: skip
+    for size in (None, 3):
+        v = masked_outputs(model, ids, target, TEXTS, mask_value, size)
+        torch.testing.assert_close(v, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("width", [12, 9])
+def test_side_inputs_are_not_cut_to_the_tokens(texts, width):
+    """Only tensors whose second axis counts tokens may be shortened, not all of equal width."""
+    (x, target), model = texts, Side().eval()
+    generator = torch.Generator().manual_seed(1)
+    history = torch.randn(3, 12, generator=generator)
+    if width == 9:  # As many entries as there are tokens.
+        model.more, history = nn.Linear(10, 3), history[:, :9]
+    x = x | {"history": history, "age": torch.randn(3, generator=generator), "scale": 2.0}
+    mask_value = token_embedding(model, 4)
+
+    @torch.no_grad()
+    def run(embedded, sample):
+        more = torch.cat([x["history"][sample], x["age"][sample, None]])
+        return 2 * (model.bert(inputs_embeds=embedded).logits[0] + model.more(more))
+
+    expected = by_hand.of_texts(
+        run, model.get_input_embeddings(), rows_of(x), target, GROUPS, mask_value.value
+    )
+    for rows in (slice(None), slice(1, 2)):  # Also a padded text by itself.
+        some = {k: v[rows] if isinstance(v, torch.Tensor) else v for k, v in x.items()}
+        v = masked_outputs(model, some, target[rows], TEXTS[rows], mask_value)
+        torch.testing.assert_close(v, expected[rows], atol=1e-5, rtol=0)
+
+
+def small(**options):
+    config = transformers.T5Config(
+        vocab_size=50, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2, **options
+    )
+    return transformers.T5ForConditionalGeneration(config).eval()
+
+
+@pytest.mark.parametrize(
+    "build, changes, message",
+    [
+        (bert, {"variables": TextVariables(GROUPS, (), (9, 7, 9))}, "sample 1 has 6 tokens, .* 7"),
+        (bert, {"padding": "left"}, "padding_side='right'"),
+        (bert, {"mask_value": MaskValue(torch.zeros(32), None)}, "masked at the word embedding"),
+        (
+            bert,
+            {"mask_value": MaskValue(torch.zeros(31), EMBEDDING)},
+            r"mask value has shape \(31,\)",
+        ),
+        (bert, {"x": torch.zeros(3, 9)}, "x is Tensor torch.float32 of shape"),
+        (bert, {"x": ["a", "b", "c"]}, "x holds texts; expected token ids"),
+        (bert, {"variables": TextVariables((((9,),),) * 3)}, "covers token 9 but the input has 9"),
+        (bert, {"x": "ids", "variables": TextVariables(GROUPS, (), LENGTHS)}, "no attention mask"),
+        (bert, {"x": "ids of padding"}, "ids are padded, but there is no attention mask"),
+        (lambda: bert(max_position_embeddings=8), {}, "a text has 9 tokens, but .* reads 8"),
+        (lambda: bert("BertForTokenClassification"), {}, "changes with the token after it"),
+        (lambda: bert("BertForMaskedLM"), {}, "is no causal language model: its output at a token"),
+        (small, {}, "encoder-decoder network, which is not supported"),
+        (Side, {"x": "side"}, r"x\['age'\] has shape \(2,\); expected one row for each of the 3"),
+    ],
+)
+def test_refusals(texts, build, changes, message):
+    x, target = texts
+    model = build().eval()
+    given = {"x": x, "variables": TEXTS, "mask_value": mean_embedding(model)} | changes
+    if given.pop("padding", ""):
+        given["x"] = x | {"attention_mask": x["attention_mask"].flip(1)}
+    if isinstance(given["x"], str):
+        padded = x["input_ids"] * x["attention_mask"]
+        side = x | {"history": torch.zeros(3, 12), "age": torch.zeros(2), "scale": 1.0}
+        given["x"] = {"ids": x["input_ids"], "ids of padding": padded, "side": side}[given["x"]]
+    with pytest.raises(ValueError, match=message):
+        masked_outputs(model, target=target, **given)
+
+
+def test_refused_tokens():
+    model = bert()
+    for token in (50, -1):
+        with pytest.raises(ValueError, match="expected a number from 0 to 49"):
+            token_embedding(model, token)
+    with pytest.raises(ValueError, match="Linear has no word embedding"):
+        mean_embedding(nn.Linear(2, 2))
