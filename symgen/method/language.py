@@ -1,44 +1,68 @@
-"""Two language models with prompts to look at, in one call."""
+"""Two language models with prompts to look at, and a fine-tuning followed by its interactions."""
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+import torch
+from jaxtyping import Float
 from torch import Tensor
+from tqdm.auto import tqdm
 
-from symgen.data.planted import ANSWERS, planted_answer, planted_reason
-from symgen.data.texts import split_texts
+from symgen.data.prompts import draw_prompts
+from symgen.data.texts import instructions_of, load_instructions, pieces_of, split_texts
+from symgen.device import dtype_of
 from symgen.interactions import Interactions
-from symgen.masking.mask_values import mask_ids
-from symgen.masking.prompts import Prompt, draw_prompts
-from symgen.method.statistics import Interval, cut, interval
-from symgen.method.study import refuse_slips
-from symgen.method.transfer import generalization_power, interaction_count, transfer
-from symgen.models.language import LanguageModel, open_language_model
+from symgen.masking.prompts import Prompt
+from symgen.method.study import chosen, split
+from symgen.method.training_curves import checkpoint_values, side_by_side, tidy
+from symgen.method.transfer import (
+    HIGH_ORDERS,
+    LOW_ORDERS,
+    ORDER_GROUPS,
+    chance_level,
+    generalization_power,
+    order_spectrum,
+    transfer,
+)
+from symgen.models.language import LanguageModel, open_language_model, train_causal_lm
+from symgen.models.training import TrainingRun
+from symgen.storage import cached
+
+# Texts that a mask value is averaged over, and old texts on which a tuned model is measured.
+CORPUS, OLD = 1000, 200
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageStudy:
-    """What the chapters on language models do at their beginning: texts, two models, prompts.
+    """Texts, two language models and prompts: the start of the chapters on language models.
 
-    A "tiny-llama" is trained on a part of the texts of its own: the model on one half, the baseline
-    on the other, or on both where the model comes from elsewhere. Prompts are drawn from the rest.
-    Nothing is computed before it is asked for.
+    A "tiny-llama" is trained on its own part of the texts: the model on one half, the baseline on
+    the other, or on both if the model comes from elsewhere. Prompts are drawn from the rest.
+    Nothing is computed before it is asked for. Outputs are stored prompt by prompt, so that an
+    interrupted run continues where it stopped.
 
     Attributes:
         dataset: of the texts; see `split_texts`.
-        model, baseline: see `open_language_model`.
-        train_size: texts that a "tiny-llama" learns from; its part without.
-        vocabularies: whole words in the tokenizers trained here, of the model and the baseline.
+        model, baseline: "tiny-llama" or a hub id such as "google/gemma-3-270m"; see
+            `open_language_model`.
+        train_size: texts that a "tiny-llama" learns from; None means all of its part.
+        vocabularies: whole words in the tokenizers of "tiny-llama", of model and baseline.
         width, layers, length, tail, epochs, learning_rate, dtype, device_map: see
             `open_language_model`.
-        prompt, target, phrases: a prompt of one's own, looked at alone; see `Prompt.of`.
+        prompt, target, phrases: your own prompt, the only one then; see `Prompt.of`.
         samples, n, probability: of the prompts that are drawn; see `draw_prompts`.
-        masking, whole, noise: see `LanguageModel.interactions`.
-        seed: of the model's weights (the baseline has the next one) and of the draws.
+        masking, whole: replacement of masked words, and whether v is that of all tokens of the
+            target; see `LanguageModel.outputs`.
+        noise, tol: see `sparsify`.
+        seed: of the model's weights (the baseline has seed + 1), of the tuning and of the draws.
+        tune_dataset: texts of a new domain to tune the model on; or a set of instructions.
+        instructions: whether it is such a set; see `load_instructions`.
+        tune_size: texts to tune on. A twin is tuned on as many other texts of the same domain.
+        tune_epochs, tune_rate, batch_size, lora, mixed_precision, checkpoints: of the tuning; see
+            `train_causal_lm`.
     """
 
     dataset: str = "planted-facts"
@@ -63,32 +87,42 @@ class LanguageStudy:
     masking: str = "mean"
     whole: bool = False
     noise: float = 0.02
+    tol: float = 1e-3
     seed: int = 0
+    tune_dataset: str = "planted-facts-2"
+    instructions: bool = False
+    tune_size: int | None = 1500
+    tune_epochs: int = 2
+    tune_rate: float = 0.002
+    batch_size: int = 32
+    lora: int = 0
+    mixed_precision: str = "no"
+    checkpoints: int | Sequence[int] = 4
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], **changes: Any) -> "LanguageStudy":
-        """Return the study that a chapter's parameters describe, with some of them changed.
+        """Return the study that a chapter's parameters describe, with some changes.
 
         Raises:
-            ValueError: for a parameter that is almost one that it has.
+            ValueError: for a parameter that looks misspelled.
+            TypeError: for an unknown change.
         """
-        refuse_slips(parameters, [field.name for field in dataclasses.fields(cls)])
-        known = {field.name for field in dataclasses.fields(cls)} & parameters.keys()
-        return cls(**{**{name: parameters[name] for name in known}, **changes})
+        names = [f.name for f in dataclasses.fields(cls)]
+        return cls(**{**chosen(parameters, names), **changes})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the settings alone: another process loads texts and models itself."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
     @property
     def title(self) -> str:
-        """The model and what it is asked to continue, in words."""
-        texts = "a prompt of one's own" if self.prompt else self.dataset
-        return f"{self.models[0].name} on {texts}"
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Go to another process as what was asked for, without the models it has loaded."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        """Model and texts in words."""
+        texts = "your prompt" if self.prompt else self.dataset.split("/")[-1]
+        return f"{self.model.split('/')[-1]} on {texts}"
 
     @functools.cached_property
     def texts(self) -> dict[str, list[str]]:
-        """The texts in three parts; see `split_texts`."""
+        """The texts in three parts: "target", "baseline" and "test"."""
         return split_texts(self.dataset)
 
     @functools.cached_property
@@ -96,132 +130,180 @@ class LanguageStudy:
         """The model and the baseline."""
         return self._open(0), self._open(1)
 
-    def train(self, mapped: Callable[..., Iterable] = map) -> None:
-        """Train and store both models side by side, where both are trained; `models` finds them.
-
-        Args:
-            mapped: calls a function for each of some items; see `symgen.Chapter.map`.
-        """
-        if self.model == self.baseline == "tiny-llama":
-            list(mapped(self._trained, range(2)))
-
-    def _trained(self, which: int) -> None:
-        self._open(which)
-
-    def _open(self, which: int) -> LanguageModel:
-        """Return the model, 0, or the baseline, 1."""
-        texts = self.texts[("target", "baseline")[which]]
-        if which and self.model != "tiny-llama":
+    def _open(self, k: int) -> LanguageModel:
+        texts = self.texts[("target", "baseline")[k]]
+        if k and self.model != "tiny-llama":
             texts = texts + self.texts["target"]
         names = ("width", "layers", "length", "tail", "epochs", "learning_rate", "dtype")
         return open_language_model(
-            (self.model, self.baseline)[which], texts[: self.train_size], self.texts["test"],
-            words=self.vocabularies[which], seed=self.seed + which, device_map=self.device_map,
+            (self.model, self.baseline)[k], texts[: self.train_size], self.texts["test"],
+            words=self.vocabularies[k], seed=self.seed + k, device_map=self.device_map,
             **{name: getattr(self, name) for name in names},
         )  # fmt: skip
 
     @functools.cached_property
     def prompts(self) -> list[Prompt]:
-        """The prompts: one's own, or texts cut before a word that the model expects."""
+        """Your own prompt, or test texts cut before a word that the model expects."""
         if self.prompt:
             return [Prompt.of(self.prompt, self.target, self.phrases or None, self.n)]
-        return self.draw(self.texts["test"], self.models[:1])
+        return self._draw(self.texts["test"], self.models[:1])
 
-    def draw(self, texts: Sequence[str], judges: Sequence[LanguageModel]) -> list[Prompt]:
-        """Return prompts cut before a word that some models expect on average."""
+    def _draw(self, texts: Sequence[str], judges: Sequence[LanguageModel]) -> list[Prompt]:
         return draw_prompts(
-            texts, [(known.model, known.tokenizer) for known in judges], self.samples, self.n,
+            texts, [(x.model, x.tokenizer) for x in judges], self.samples, self.n,
             self.probability, tokenizers=[self.models[1].tokenizer], seed=self.seed,
         )  # fmt: skip
 
-    def interactions(
-        self, model: LanguageModel, prompts: Sequence[Prompt] | None = None, **changes: Any
-    ) -> tuple[Tensor, Interactions]:
-        """Return v of a model on all masked prompts, shape (sample, 2**n), and its interactions.
+    def outputs(
+        self, model: LanguageModel, prompts: Sequence[Prompt] | None = None, masking: str = ""
+    ) -> Float[Tensor, "sample state"]:
+        """Return v of a model on all masked prompts, each stored in the cache.
 
         Args:
             model: such as one of `models`.
-            prompts: those of the study without.
-            **changes: of the arguments of `LanguageModel.interactions`.
+            prompts: by default those of the study.
+            masking: replacement of masked words; by default that of the study.
         """
-        options = {"masking": self.masking, "whole": self.whole, "noise": self.noise}
-        options |= {"texts": self.texts["test"][:1000], **changes}
-        return model.interactions(self.prompts if prompts is None else prompts, **options)
+        key = None if model.key is None else {**model.key, "dtype": str(dtype_of(model.model))}
+        return self._outputs(key, lambda: model, prompts, masking, self.texts["test"])
 
-    def maskings(
-        self, choices: Sequence[str], count: int = 10
-    ) -> tuple[dict[str, Interactions], pd.DataFrame]:
-        """Return what hangs on what stands in place of a masked word.
+    def _outputs(
+        self, key: Mapping | None, load: Callable[[], LanguageModel],
+        prompts: Sequence[Prompt] | None, masking: str, texts: Sequence[str],
+    ) -> Tensor:  # fmt: skip
+        masking, prompts = masking or self.masking, self.prompts if prompts is None else prompts
+        options = {"masking": masking, "whole": self.whole}
+        corpus = texts[:CORPUS] if masking == "corpus" else []
+
+        def one(prompt: Prompt) -> Tensor:
+            everything = {"model": key, "prompt": prompt, "corpus": corpus, **options}
+
+            def compute() -> dict[str, Tensor]:
+                return {"v": load().outputs([prompt], texts=corpus, progress=False, **options)}
+
+            return cached("language", everything, compute, enabled=key is not None)["v"]
+
+        bar = tqdm(prompts, "prompts", delay=3, leave=False)
+        return torch.cat([one(prompt) for prompt in bar])
+
+    def interactions(
+        self, model: LanguageModel, prompts: Sequence[Prompt] | None = None, masking: str = "",
+        few: bool = False,
+    ) -> Interactions:  # fmt: skip
+        """Return the interactions of a model on the prompts, which know their words.
 
         Args:
-            choices: see `word_value`; that of the study is added, and texts that are no single
-                token of the model are left out.
-            count: of prompts to look at, the first ones.
-
-        Returns:
-            The interactions by choice, and a table: measure, masking, mean, low95, high95.
-            Measures are v with all words masked (log odds), the number of interactions that hold
-            80 % of the strength (Eq. 9, 10), and the share of the strength, found with the study's
-            choice, that this choice finds too (Eq. 8).
+            model, prompts, masking: see `outputs`.
+            few: whether to return a model with few effects; see `sparsify`.
         """
-        found = {}
-        for choice in dict.fromkeys([*choices, self.masking]):
-            try:
-                mask_ids(self.models[0].tokenizer, choice, ())
-            except ValueError:
-                continue
-            prompts = self.prompts[:count]
-            _, found[choice] = self.interactions(self.models[0], prompts, masking=choice)
-        usual = found[self.masking]
-        measures = {
-            "v(none)": lambda inter: interval(inter.bias),
-            "interactions": lambda inter: cut(interval(interaction_count(inter)), 0),
-            # Of the choice itself it is no measurement.
-            "shared": lambda inter: (
-                Interval(1.0, 1.0, 1.0)
-                if inter is usual
-                else interval(generalization_power(usual, transfer(usual, inter)), share=True)
-            ),
-        }
-        rows = [
-            (name, choice, *measure(inter))
-            for name, measure in measures.items()
-            for choice, inter in found.items()
-        ]
-        return found, pd.DataFrame(rows, columns=["measure", "masking", "mean", "low95", "high95"])
+        prompts = self.prompts if prompts is None else prompts
+        v = self.outputs(model, prompts, masking)
+        return split(v, self.noise, self.tol, few, [prompt.labels for prompt in prompts])
+
+    @functools.cached_property
+    def _domain(self) -> dict[str, list]:
+        """The new domain in three parts."""
+        if not self.instructions:
+            return split_texts(self.tune_dataset)
+        rows = load_instructions(self.tune_dataset)
+        fifths = [rows[k::5] for k in range(5)]
+        halves = {"target": fifths[1] + fifths[2], "baseline": fifths[3] + fifths[4]}
+        return {"test": fifths[0], **halves}
+
+    @property
+    def held_out(self) -> list[str]:
+        """Texts of the new domain on which nothing is tuned."""
+        rows = self._domain["test"]
+        return [" ".join(row.values()) for row in rows] if self.instructions else rows
+
+    @functools.cached_property
+    def tunings(self) -> tuple[TrainingRun, TrainingRun]:
+        """The tuning of the model on the new domain, and that of its twin on other texts of it."""
+        base, tokenizer = self.models[0], self.models[0].tokenizer
+        old = pieces_of(self.texts["test"][:OLD], tokenizer, self.length, self.tail)
+        names = ("batch_size", "lora", "mixed_precision", "checkpoints")
+
+        def pieces(part: str) -> list:
+            rows = self._domain[part][: self.tune_size]
+            if self.instructions:
+                return instructions_of(rows, tokenizer, self.length)
+            return pieces_of(rows, tokenizer, self.length, self.tail)
+
+        def tuned(part: str, seed: int) -> TrainingRun:
+            return train_causal_lm(
+                base.model, tokenizer, pieces(part), pieces("test"), {"old": old}, base.name,
+                self.tune_dataset, seed=seed, epochs=self.tune_epochs,
+                learning_rate=self.tune_rate, **{name: getattr(self, name) for name in names},
+            )  # fmt: skip
+
+        return tuned("target", self.seed), tuned("baseline", self.seed + 1)
+
+    @functools.cached_property
+    def tuned_prompts(self) -> list[Prompt]:
+        """Held-out texts of the new domain, cut before a word that is expected on average.
+
+        The average is over the model before and after tuning.
+        """
+        return self._draw(self.held_out, [self.models[0], LanguageModel.at(self.tunings[0])])
+
+    def tuned(self, run: TrainingRun, step: int = -1) -> Interactions:
+        """Return the interactions of a tuned model on the prompts of the new domain.
+
+        Args:
+            run: one of `tunings`.
+            step: of the checkpoint; 0 is the model before tuning, -1 is the last.
+        """
+        load = functools.cache(lambda: LanguageModel.at(run, step))
+        v = self._outputs(run.key(step), load, self.tuned_prompts, "", self.held_out)
+        return split(v, self.noise, self.tol, False, [p.labels for p in self.tuned_prompts])
 
 
-def strongest_table(inter: Interactions, prompts: Sequence[Prompt]) -> pd.DataFrame:
-    """Return the strongest interaction of each prompt, and whether it is the planted one.
+def strength_of(
+    inter: Interactions, orders: Iterable[int] | None = None
+) -> Float[Tensor, "*batch"]:
+    """Return the salient strength of some orders, the sum of abs(I), per sample (log odds)."""
+    strength = order_spectrum(inter).abs().sum(-2)
+    orders = range(inter.n + 1) if orders is None else orders
+    return strength[..., [m for m in orders if m <= inter.n]].sum(-1)
+
+
+def measure_tuning(
+    study: LanguageStudy, seeds: int | Iterable[int] | None = None, workers: int | None = None
+) -> pd.DataFrame:
+    """Tune a language model with several seeds and measure it at every checkpoint (App. P).
 
     Args:
-        inter: of the prompts.
-        prompts: as many.
+        study: with a domain to tune on.
+        seeds: how many tunings, with seeds 10 apart; or the seeds; None means `study.seed` alone.
+        workers: see `measure`.
 
     Returns:
-        Columns prompt, target, type ("and", "or" or "none"), members, effect (log odds; NaN where
-        there is none), and "as planted": whether its words, all of them, and its type are those of
-        `planted_reason`; missing where nothing is planted.
+        Columns seed, step, quantity, order, sign, value. Quantities per checkpoint: epoch,
+        train_loss, test_loss (held-out texts), old_loss (old domain; nats per token); those of
+        `checkpoint_values` with the study's baseline; H_twin and excess_twin (the twin as
+        baseline); strength_low, strength_middle, strength_high (orders 1-2, 3-5, 6 and up). Values
+        are means over prompts.
     """
-    effects = inter.to_frame([prompt.labels for prompt in prompts]).groupby("sample").first()
-    rows = []
-    for sample, prompt in enumerate(prompts):
-        first = ("none", "", math.nan)
-        if sample in effects.index:
-            first = tuple(effects.loc[sample, ["type", "members", "effect"]])
-        reason = _reason(prompt)
-        same = (first[0], set(first[1].split(", "))) == reason if reason else None
-        rows.append((prompt.text, prompt.target, *first, same))
-    names = ["prompt", "target", "type", "members", "effect", "as planted"]
-    return pd.DataFrame(rows, columns=names).astype({"as planted": "boolean"})
+    if seeds is None or isinstance(seeds, int):
+        seeds = [study.seed + 10 * k for k in range(seeds or 1)]
+    cases = [(dataclasses.replace(study, seed=int(seed)),) for seed in seeds]
+    return pd.concat(side_by_side(_measured, cases, workers, "tunings"), ignore_index=True)
 
 
-def _reason(prompt: Prompt) -> tuple[str, set[str]] | None:
-    """Return type and words of the interaction that is planted in a prompt, if any."""
-    words = prompt.text.split()
-    if words[-1] not in ANSWERS:
-        return None
-    answers = [planted_answer(words[-1], words, domain) for domain in (0, 1)]
-    kind, variables = planted_reason(words[-1], prompt.words)
-    known = variables and prompt.target.strip() in answers
-    return (kind, set(variables)) if known else None
+def _measured(study: LanguageStudy) -> pd.DataFrame:
+    run, twin = study.tunings
+    other = study.interactions(study.models[1], study.tuned_prompts)
+    last_twin, rows = study.tuned(twin), []
+    groups = {"low": LOW_ORDERS, "middle": ORDER_GROUPS["middle: 3-5"], "high": HIGH_ORDERS}
+    for step in run.steps:
+        inter = study.tuned(run, step)
+        power = generalization_power(inter, transfer(inter, last_twin))
+        above = power - chance_level(inter, last_twin, draws=10)
+        strengths = {f"strength_{k}": strength_of(inter, x).mean() for k, x in groups.items()}
+        twins = {"H_twin": power.nanmean(), "excess_twin": above.nanmean()}
+        rows.append({**checkpoint_values(inter, [other]), **twins, **strengths})
+    records = run.records.set_index("step").loc[list(run.steps)]
+    names = ("epoch", "train_loss", "test_loss", "old_loss")
+    values = {name: torch.tensor(records[name].to_numpy(dtype=float)) for name in names}
+    values |= {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    return tidy(study.seed, {"steps": torch.tensor(run.steps), **values})

@@ -1,94 +1,91 @@
-r"""A term of the loss that penalizes interactions which do not generalize (App. K).
+r"""A term of the loss that penalizes non-generalizable interactions (App. K).
 
 For a few training samples X, with the salient effects I of the network as it is, and G their
 transfer to baseline networks that were trained on a validation part,
 
 .. math:: \text{term} = \frac{\lambda}{|X|} \sum_{x \in X}
-          \frac{\sum_T (1 - G(I_T))\, |I_T|}{\max(\sum_T |I_T|, 1 \text{ log odds})},
+          \frac{\sum_T (1 - G(I_T))\, |I_T|}{\max(\sum_T |I_T|, 1 \text{ log odds})}.
 
-which is :math:`\lambda (1 - \bar H)` (Eq. 8) wherever there are salient effects of one log odds in
-all. The paper gives no formula. The denominator is salient strength and not the total effect
-\|v(N) - v(none)\|, which can be 0 where effects cancel.
+That is :math:`\lambda (1 - \bar H)` (Eq. 8) if samples have at least one log odds of salient
+strength. The paper gives no formula. The denominator is the salient strength and not the total
+effect \|v(N) - v(0)\|, which can be 0 if effects cancel.
 
-**What gradients see.** The denominator, G, the mask value, and which interactions are salient are
-taken anew each time and held fixed; the effects of the salient ones follow v by least squares, as
-in the sparsest split, whose optimum does not move either while v changes little (`slopes`). Shares
-of v held fixed instead, the Moebius transforms of v / 2 + gamma and v / 2 - gamma, would be cheaper
-to write, but :math:`I_T` would then depend on v at subsets of T alone, weighted 1 and -1: v(N)
-would never move but for the interaction of all variables, and others would make up for what goes.
+**Gradients.** The denominator, G, the mask value and the set of salient interactions are computed
+anew at each step and held fixed. The salient effects follow v by least squares, as in the sparsest
+split while v changes little (`slopes`).
 
-**In which mode.** Evaluation mode, as interactions are measured: a batch of masked states has
-statistics of its own, so that in training mode v of one state would depend on the others, and the
-running averages of batch normalization would follow masked images.
+**Mode.** The network is in evaluation mode, as when interactions are measured. In training mode,
+batch normalization would mix the masked states of a batch.
 
-**What it costs.** All 2^m states run forward without gradients; gradients then go through a few of
-them, drawn with chances proportional to their slopes, so that on average the gradient is exact.
+**Cost.** All 2^m states run forward without gradients. Gradients go through a few of them, drawn in
+proportion to their slopes, so that the gradient is right on average.
 """
 
 import copy
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from symgen.fingerprints import code_fingerprint
 from symgen.interactions import Interactions
-from symgen.masking.mask_values import MaskValue, mean_feature, token_embedding
+from symgen.masking.hooks import Inputs, evaluating
+from symgen.masking.mask_values import mean_feature, token_embedding
 from symgen.masking.outputs import state_runner
-from symgen.masking.patches import ImageVariables
-from symgen.masking.spans import TextVariables
-from symgen.masking.states import StateRunner, check_finite, evaluating
+from symgen.masking.states import check_finite
+from symgen.masking.variables import ImageVariables, TextVariables
+from symgen.method.records import is_public, read_measured
 from symgen.method.removal import random_share
-from symgen.method.transfer import Share, transfer
-from symgen.models.batches import generator
-from symgen.models.loop import Term
+from symgen.method.study import Study, seeded
+from symgen.method.training_curves import side_by_side
+from symgen.method.transfer import (
+    Share,
+    as_list,
+    generalization_power,
+    interaction_count,
+    transfer,
+)
+from symgen.models.loop import Term, evaluate, generator
+from symgen.models.training import TrainingRun
 from symgen.split.sparsify import ConvergenceWarning, DeadOutputWarning, sparsify
+from symgen.storage import cached
 from symgen.transforms import and_or_outputs
 
-#: Least salient strength, in log odds, that a sample's penalty is a share of.
+#: The penalty of a sample is divided by at least this much salient strength, in log odds.
 FLOOR = 1.0
-# Combinations of effects that outputs tell apart by less than this, squared, are left alone.
+# Combinations of effects whose squared weight in the outputs is below this are left alone.
 RANK = 1e-6
+#: Trainings that are compared: without a penalty; with it; with a penalty on as much strength of
+#: random interactions; with more weight decay.
+ARMS = ("plain", "penalty", "random", "decay")
 
 
 class Penalty(Term):
     """The penalty as a term for any training loop.
 
-    Here: ``train(..., term=penalty)``. In a loop of `accelerate`, with a network of your own::
+    Here: ``train(..., term=penalty)``. In your own loop, before ``backward``::
 
-        loss = criterion(model(x), y)
-        if (added := penalty(step, accelerator.unwrap_model(model))) is not None:
+        if (added := penalty(step, model)) is not None:
             loss = loss + added
-        accelerator.backward(loss)
-
-    With the trainer of `transformers`::
-
-        class Penalized(transformers.Trainer):
-            def compute_loss(self, model, inputs, return_outputs=False, **options):
-                found = super().compute_loss(model, inputs, return_outputs=True, **options)
-                added = penalty(self.state.global_step + 1, self.accelerator.unwrap_model(model))
-                loss = found[0] if added is None else found[0] + added
-                return (loss, found[1]) if return_outputs else loss
 
     Args:
-        inputs: samples to penalize on, with x and y; see `masked_outputs`.
-        variables: of these samples, m each; 2^m masked states run for every sample.
+        inputs: training samples to penalize on, with x and y.
+        variables: of these samples, m each; 2^m masked states run per sample.
         baselines: interactions of one or more baseline networks on the same samples.
-        masked: of images the layer to mask at, see `find_layer`, where their mean over these
-            samples is put in; of texts the number of the token that is.
+        masked: for images the layer at which they are masked by their mean; see `find_layer`. For
+            texts the id of the mask token.
         strength: lambda, in nats.
-        samples: how many are drawn for a step; neighbours among the inputs, in any order.
-        every: the term is there in every so many steps, and then so many times as strong.
-        states: masked states of a sample that gradients go through; 2^m or more takes all.
-        random: whether to penalize as much strength of interactions drawn at random, as a control.
+        samples: how many are drawn per step; they are neighbours among the inputs.
+        every: the term is added at every so many steps, and is so many times as strong then.
+        states: masked states per sample that gradients go through; 2^m or more takes all.
+        random: whether to penalize as much strength of random interactions, as a control.
         noise, tol: see `sparsify`.
-        seed: of the draws of samples and of masked states. What `random` takes in place of the
-            shares is drawn by the step alone, in the same way for all seeds.
+        seed: of the draws.
 
     Raises:
         ValueError: for numbers out of range, or baselines on other samples.
@@ -109,59 +106,53 @@ class Penalty(Term):
         tol: float = 1e-3,
         seed: int = 0,
     ):
-        baselines = [baselines] if isinstance(baselines, Interactions) else list(baselines)
+        baselines = as_list(baselines)
         sizes = {len(inputs.y), len(variables), *map(len, baselines)}
-        if len(sizes) != 1 or not baselines:
+        if len(sizes) != 1 or not baselines or min(samples, every, states) < 1 or not strength >= 0:
             raise ValueError(
-                f"{len(inputs.y)} samples, variables of {len(variables)} and {len(baselines)} "
-                f"baselines on {[len(b) for b in baselines]}; expected one or more baselines, all "
-                "of the same samples"
+                f"{len(inputs.y)} samples, {len(variables)} sets of variables, baselines on "
+                f"{[len(b) for b in baselines]}, samples={samples}, every={every}, "
+                f"states={states}, strength={strength}; expected one or more baselines, all on "
+                "the same samples, numbers of at least 1, and a strength of at least 0"
             )
-        for name, value in {"samples": samples, "every": every, "states": states}.items():
-            if value < 1:
-                raise ValueError(f"{name}={value}: expected at least 1")
-        if not 0 <= strength < float("inf"):
-            raise ValueError(f"strength={strength}: expected 0 or more nats")
         self.inputs, self.variables, self.masked = inputs, variables, masked
         self.baselines, self.strength, self.samples = baselines, strength, samples
         self.every, self.states, self.random = every, states, random
         self.noise, self.tol, self.seed = noise, tol, seed
-        self._structure: StateRunner | None = None
+        self._structure: Any = None
 
     @functools.cached_property
     def key(self) -> dict[str, Any]:
-        """What the term depends on."""
+        """Everything that the term depends on."""
         return {
-            "x": self.inputs.x, "y": self.inputs.y, "variables": self.variables,
-            "baselines": self.baselines, "masked": self.masked,
+            "samples": [self.inputs.x, self.inputs.y, self.variables, self.masked],
+            "baselines": [b.tensors() for b in self.baselines],
             "settings": [self.strength, self.samples, self.every, self.states, self.random],
-            "split": [self.noise, self.tol], "seed": self.seed,
-            "code": code_fingerprint(Penalty, type(self.variables)),
-        }  # fmt: skip
+            "split": [self.noise, self.tol, self.seed],
+        }
 
     def __call__(self, step: int, model: nn.Module) -> Tensor | None:
-        """Return the term at a step (from 1 on), with gradients; None where it is left out.
+        """Return the term at a step (from 1 on), with gradients; None if it is left out.
 
         Raises:
-            FloatingPointError: where the network's logits are NaN or infinite.
+            FloatingPointError: if the network's logits are NaN or infinite.
         """
         if step % self.every:
             return None
         chance = generator(self.seed, 5, step)
         # Neighbours, so that gradients go through one batch.
-        groups = torch.arange(len(self.variables)).tensor_split(
-            -(-len(self.variables) // self.samples)
-        )
+        count = -(-len(self.variables) // self.samples)
+        groups = torch.arange(len(self.variables)).tensor_split(count)
         drawn = groups[int(torch.randint(len(groups), (), generator=chance))]
         with evaluating(model):
             runner = self._runner(model)
-            lost, slope = self._found(runner, drawn, step)
+            lost, slope = self._lost(runner, drawn, step)
             few = [drawn_states(row, self.states, chance) for row in slope]
-            # Filled up with factors of 0.
+            # Rows are filled up with factors of 0.
             states, factors = (
                 pad_sequence(list(x), batch_first=True) for x in zip(*few, strict=True)
             )
-            # Its gradient is that of v times its slopes, and its value 0.
+            # Its value is 0, and its gradient is that of v times the slopes.
             moved = torch.zeros((), device=runner.device)
             if states.numel():
                 v = runner.run(int(drawn[0]), len(drawn), states)
@@ -169,14 +160,13 @@ class Penalty(Term):
         return self.strength * self.every * (lost + moved / len(drawn))
 
     @torch.no_grad()
-    def _found(self, runner: StateRunner, drawn: Tensor, step: int) -> tuple[float, Tensor]:
-        """Return the mean share that is lost, and its slopes in v of every sample."""
-        # A copy, for what lies below the masked layer is computed here without gradients.
+    def _lost(self, runner: Any, drawn: Tensor, step: int) -> tuple[float, Tensor]:
+        """Return the mean non-generalizable share, and its slopes in v per sample."""
+        # A copy: what it computes below the masked layer has no gradients here.
         runner, everything = copy.copy(runner), torch.arange(2**self.variables.n)
         v = torch.cat([runner.run(i, 1, everything) for i in drawn.tolist()]).cpu().double()
         check_finite(v, int(drawn[0]))
         with warnings.catch_warnings():
-            # A step is no place to say so, and what is left to do is the same.
             warnings.simplefilter("ignore", (ConvergenceWarning, DeadOutputWarning))
             inter = sparsify(v, self.noise, self.tol)
         g = transfer(inter, [baseline[drawn] for baseline in self.baselines])
@@ -185,43 +175,40 @@ class Penalty(Term):
         lost, slope = lost_share(inter, g)
         return float(lost.mean()), slope
 
-    def _runner(self, model: nn.Module) -> StateRunner:
-        """Return what runs masked states of the network as it is now."""
+    def _runner(self, model: nn.Module) -> Any:
+        """Return the runner of masked states for the network as it is now."""
+        known = self._structure is not None and self._structure.model is model
         with torch.no_grad():
-            value = self.mask_value(model)
-            if self._structure is None or self._structure.model is not model:
-                given = self.inputs.x, self.inputs.y, self.variables
-                self._structure = state_runner(model, *given, value)
+            if isinstance(self.masked, int):
+                value = token_embedding(model, self.masked)
+            else:
+                layer = self._structure.way.layer if known else self.masked
+                value = mean_feature(model, self.inputs.x, layer=layer)
+            if not known:
+                samples = self.inputs.x, self.inputs.y, self.variables
+                self._structure = state_runner(model, *samples, value)
         # A copy, which keeps nothing of weights that have changed since.
         runner = copy.copy(self._structure)
         runner.value = value.value.to(runner.device)
         return runner
 
-    def mask_value(self, model: nn.Module) -> MaskValue:
-        """Return what masked variables of the network as it is are replaced by."""
-        if isinstance(self.masked, int):
-            return token_embedding(model, self.masked)
-        # Looked for once: that takes a forward pass.
-        known = self._structure if self._structure and self._structure.model is model else None
-        return mean_feature(model, self.inputs.x, layer=known.way.layer if known else self.masked)
-
 
 def lost_share(
     inter: Interactions, g: Share
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch state"]]:
-    """Return the share of salient strength that does not generalize, and its slopes in v.
+    """Return the non-generalizable share of salient strength, and its slopes in v.
 
     Args:
         inter: interactions.
-        g: their transfer, which is held fixed, as is the whole strength.
+        g: their transfer, which is held fixed, like the total strength.
 
     Returns:
-        1 - H (Eq. 8), less where a sample has less than one log odds of salient strength, and 0
-        where it has none; and its derivative in v on every masked state.
+        1 - H (Eq. 8), with a denominator of at least one log odds; and its derivative in v on every
+        masked state.
     """
     size = inter.effects.abs() * torch.stack(inter.salient(), -2)
     whole = size.sum((-2, -1)).clamp(min=FLOOR)
-    weights = 1 - torch.stack(g, -2)
+    weights = 1 - torch.stack(tuple(g), -2)
     return (size * weights).sum((-2, -1)) / whole, slopes(inter, weights) / whole[..., None]
 
 
@@ -230,10 +217,9 @@ def slopes(
 ) -> Float[Tensor, "*batch state"]:
     r"""Return the derivative in v of a weighted strength :math:`\sum_T w_T |I_T|`.
 
-    Which interactions are salient, and their signs, are held fixed, and their effects follow v by
-    least squares: with the columns B of the logical model (Eq. 3) that belong to them, a change of
-    v changes them by :math:`B^+ (v - v_0)`. That is how the sparsest split itself changes, where
-    it is unique and exact and all its effects are salient.
+    The set of salient interactions and their signs are held fixed. With the columns B of the
+    logical model (Eq. 3) that belong to them, a change of v changes the effects by
+    :math:`B^+ (v - v_0)`: least squares, as in a unique and exact sparsest split.
 
     Args:
         inter: interactions.
@@ -255,25 +241,25 @@ def slopes(
 
 @functools.cache
 def _columns(n: int) -> Float[Tensor, "state effect"]:
-    """Return what every AND and then every OR adds to the output on every masked state."""
+    """Return the outputs of every single AND and OR effect of size 1, on every masked state."""
     one, none = torch.eye(2**n, dtype=torch.float64), torch.zeros(2**n, 2**n, dtype=torch.float64)
     return torch.cat([and_or_outputs(one, none), and_or_outputs(none, one)]).mT.contiguous()
 
 
 def drawn_states(
-    slope: Float[Tensor, "state"], count: int, chance: torch.Generator
-) -> tuple[Int[Tensor, "some"], Float[Tensor, "some"]]:
-    """Draw masked states and factors that stand, on average, for the slopes on all of them.
+    slope: Float[Tensor, " state"], count: int, chance: torch.Generator
+) -> tuple[Int[Tensor, " some"], Float[Tensor, " some"]]:
+    """Draw masked states and factors that equal, on average, the slopes on all of them.
 
-    States are drawn in proportion to the size of their slopes, evenly spread (systematic sampling).
+    States are drawn in proportion to the size of their slopes (systematic sampling).
 
     Args:
         slope: on every masked state.
-        count: how many to draw; as many as there are, or more, gives all that have a slope.
-        chance: of the draw.
+        count: how many to draw; at least as many as there are states takes all with a slope.
+        chance: generator of the draw.
 
     Returns:
-        Numbers of states, each once, and the factors of their outputs.
+        States, each once, and the factors of their outputs.
 
     Example:
         >>> drawn_states(torch.tensor([-1.0, 0.0, 0.0, 1.0]), 4, torch.Generator())
@@ -286,6 +272,122 @@ def drawn_states(
     ends = size.cumsum(-1)
     start = torch.rand(1, generator=chance, dtype=size.dtype)
     place = (start + torch.arange(count)).to(ends.device) / count * ends[-1]
-    found = torch.searchsorted(ends, place, right=True).clamp(max=len(slope) - 1)
-    states, times = found.unique(return_counts=True)
+    hit = torch.searchsorted(ends, place, right=True).clamp(max=len(slope) - 1)
+    states, times = hit.unique(return_counts=True)
     return states, slope[states].sign() * times * ends[-1] / count
+
+
+def penalty_of(
+    study: Study, strength: float, m: int = 6, pool: int = 64, penalized: int = 4, every: int = 4,
+    random: bool = False,
+) -> Penalty:  # fmt: skip
+    """Return the penalty of a study, whose first baseline decides what generalizes.
+
+    Args:
+        study: with at least one baseline network.
+        strength: lambda, in nats.
+        m: variables of the samples that are penalized.
+        pool: number of training samples to draw them from.
+        penalized, every, random: see `Penalty` (samples, every, random).
+    """
+    part = study.names[0]
+    small = study.changed(n=m, samples=min(pool, len(study.data.part(part))))
+    samples, variables = small.drawn(part)
+    text = study.data.kind == "text"
+    layer = None if study.layer == "input" else study.layer
+    return Penalty(
+        Inputs(samples.x, samples.y), variables, small.interactions(small.trained(1), -1, part),
+        study.data.tokenizer.mask_token_id if text else layer, strength, penalized, every,
+        random=random, noise=study.noise, tol=study.tol, seed=study.seed,
+    )  # fmt: skip
+
+
+def measure_penalty(
+    study: Study,
+    strengths: Sequence[float],
+    decays: Sequence[float],
+    seeds: int | Iterable[int],
+    m: int = 6,
+    pool: int = 64,
+    penalized: int = 4,
+    every: int = 4,
+    workers: int | None = None,
+) -> pd.DataFrame:
+    """Tune a penalty and the weight decay, then compare trainings of all `ARMS` (App. K).
+
+    Both are tuned with the study's own seed, by the accuracy on the first baseline's part of the
+    data. H is measured with two other baselines, which no penalty has seen. Each training is kept.
+
+    Args:
+        study: what is trained, and how H is measured.
+        strengths, decays: values that are tried; the same number of each, so that both are tuned
+            alike.
+        seeds: how many trainings of each arm, with seeds 10 apart after the tuning seed; or these.
+        m, pool, penalized, every: see `penalty_of`.
+        workers: see `measure`.
+
+    Returns:
+        Columns seed, arm, setting (lambda or weight decay), quantity, value. Quantities:
+        validation_accuracy (tuning seed only), test_accuracy, H, gap (nats), N.
+
+    Raises:
+        ValueError: for different numbers of strengths and decays, or none.
+    """
+    if len(strengths) != len(decays) or not len(strengths):
+        raise ValueError(
+            f"{len(strengths)} strengths and {len(decays)} decays; expected as many of each, at "
+            "least 1, so that both are tuned alike"
+        )
+    study = study.changed(baselines=3, split=None).check()
+    options = {"m": m, "pool": pool, "penalized": penalized, "every": every}
+    tried = [("penalty", float(x)) for x in strengths] + [("decay", float(x)) for x in decays]
+    tuned = _arms([(study, *one, options, True) for one in tried], workers)
+    best = tuned.loc[tuned.groupby("arm")["value"].idxmax()].set_index("arm")["setting"]
+    chosen = {"plain": 0.0, "random": best["penalty"], **best}
+    if isinstance(seeds, int):
+        seeds = [study.seed + 10 * k for k in range(1, seeds + 1)]
+    cases = [(s, arm, chosen[arm], options, False) for s in seeded(study, seeds) for arm in ARMS]
+    return pd.concat([tuned, _arms(cases, workers)], ignore_index=True)
+
+
+def _arms(cases: list[tuple], workers: int | None) -> pd.DataFrame:
+    """Return the rows of some trainings: those that the book has, and the others measured."""
+    tables = {}
+    for i, (study, arm, setting, options, _) in enumerate(cases):
+        rows = read_measured({**study.settings, **options}, study.seed, "penalty", "penalty-")
+        if rows is not None:
+            near = (rows["setting"] - setting).abs() <= 1e-6 * setting
+            rows = rows[(rows["arm"] == arm) & near]
+            tables |= {i: rows} if len(rows) else {}
+    todo = [i for i in range(len(cases)) if i not in tables]
+    new = side_by_side(_measured, [cases[i] for i in todo], workers, "trainings")
+    tables |= dict(zip(todo, new, strict=True))
+    return pd.concat([tables[i] for i in range(len(cases))], ignore_index=True)
+
+
+def _measured(study: Study, arm: str, setting: float, options: dict, tune: bool) -> pd.DataFrame:
+    def run() -> TrainingRun:
+        if arm in ("plain", "decay"):
+            return study.trained(0, **{"weight_decay": setting} if arm == "decay" else {})
+        return study.trained(0, term=penalty_of(study, setting, random=arm == "random", **options))
+
+    def compute() -> dict[str, Tensor]:
+        one = run()
+        if tune:
+            accuracy = evaluate(one.load(), study.data.part(study.names[1]))[1]
+            return {"validation_accuracy": torch.tensor(accuracy, dtype=torch.float64)}
+        last = one.records.iloc[-1]
+        inter, *others = (study.interactions(x) for x in (one, study.trained(2), study.trained(3)))
+        values = {
+            "test_accuracy": last["test_accuracy"],
+            "H": generalization_power(inter, transfer(inter, others)).nanmean(),
+            "gap": last["test_loss"] - last["train_loss"],
+            "N": interaction_count(inter).nanmean(),
+        }
+        return {k: torch.as_tensor(float(x), dtype=torch.float64) for k, x in values.items()}
+
+    local = None if is_public(study.settings) else study.data.part("target").fingerprint
+    key = [study.settings, study.seed, arm, setting, options, tune, local]
+    values = cached("penalty", key, compute, enabled=":" not in study.network)
+    rows = [(study.seed, arm, setting, name, float(x)) for name, x in values.items()]
+    return pd.DataFrame(rows, columns=["seed", "arm", "setting", "quantity", "value"])

@@ -1,29 +1,58 @@
-"""Which interactions transfer to baseline networks, and what follows for a whole network."""
+"""Which interactions transfer to baseline networks, and summaries of them per sample."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from symgen.fingerprints import refusal
 from symgen.interactions import Interactions
-from symgen.method.statistics import Interval, check_draws, interval, resampled
+from symgen.names import unknown
 
 #: Orders that H_low sums over (Fig. 2).
 LOW_ORDERS = (1, 2)
 #: Orders that H_high sums over (Fig. 2).
 HIGH_ORDERS = (6, 7, 8, 9, 10)
-#: Groups of orders that tables and figures compare; those that n does not have are left out.
+#: All orders above the low ones, for every n.
+REST_ORDERS = tuple(range(3, 65))
+#: Groups of orders that tables and figures compare.
 ORDER_GROUPS = {
-    "all orders": None, "low: 1-2": LOW_ORDERS, "middle: 3-5": (3, 4, 5),
-    "high: 6-10": HIGH_ORDERS, "above low: 3 and up": range(3, 17),
-}  # fmt: skip
+    "all orders": None,
+    "low: 1-2": LOW_ORDERS,
+    "middle: 3-5": (3, 4, 5),
+    "high: 6-10": HIGH_ORDERS,
+    "3 and up": REST_ORDERS,
+}
 
 Share = tuple[Float[Tensor, "*batch state"], Float[Tensor, "*batch state"]]
+
+
+def as_list(baselines: Interactions | Sequence[Interactions]) -> list[Interactions]:
+    """Return one or several baselines as a list."""
+    return [baselines] if isinstance(baselines, Interactions) else list(baselines)
+
+
+def _check_baselines(target: Interactions, baselines: list[Interactions]) -> None:
+    shapes = [tuple(b.and_.shape) for b in baselines]
+    if not baselines or any(s != tuple(target.and_.shape) for s in shapes):
+        raise ValueError(
+            f"the baselines have interactions of shape {shapes}; expected at least one baseline "
+            f"with the target's shape {tuple(target.and_.shape)}: extract all networks on the same "
+            "samples and variables"
+        )
+    for number, one in enumerate(baselines):
+        if target.names is None or one.names is None or one.is_relabelled or target.is_relabelled:
+            continue
+        if not np.array_equal(target.names, one.names):
+            first = int(np.argmin((target.names == one.names).all(-1).ravel()))
+            ours, theirs = (x.names.reshape(-1, target.n)[first] for x in (target, one))
+            raise ValueError(
+                f"baseline {number} has the variables {', '.join(theirs)} in sample {first}, but "
+                f"the target has {', '.join(ours)}; expected the same samples and the same "
+                "variables in the same order"
+            )
 
 
 def transfer(
@@ -32,130 +61,60 @@ def transfer(
     tau: float | None = None,
     metric: str = "binary",
     relative_to: str | None = None,
-    least: float | None = None,
 ) -> Share:
-    """Return how far every interaction of a network is also one of a baseline network.
+    """Return G, the extent to which each interaction is also found in a baseline network.
 
     Args:
         target: interactions of the network in question.
         baselines: interactions of one or of k baseline networks on the same samples and
-            variables; with several, the best of them counts (Eq. 13).
-        tau, relative_to: saliency in each baseline; see `Interactions.salient`.
-        metric: "binary" (Eq. 5): 1 where the baseline's interaction is salient and has the
-            same sign, else 0. "similarity" (Eq. 19, 20): where the signs agree, the smaller
-            of the two magnitudes over the larger, each first divided by its network's mean
-            of abs(v[N] - v[0]) over the samples.
-        least: similarity from which on an interaction counts, and then wholly.
+            variables. With several, the best one counts (Eq. 13).
+        tau, relative_to: saliency threshold in each baseline; see `Interactions.salient`.
+        metric: "binary" (Eq. 5): 1 if the baseline's interaction is salient and has the same sign,
+            else 0. "similarity" (Eq. 19, 20): if the signs agree, the smaller magnitude divided by
+            the larger one, after each network's interactions are divided by its mean
+            abs(v[N] - v[0]) over the samples.
 
     Returns:
-        G for AND and for OR, each (..., 2**n) in [0, 1]. The similarity is NaN for samples
-        without a total effect (v[N] = v[0]), which have no scale, and where no baseline has one in
-        any sample.
+        G for AND and for OR, each (..., 2**n) in [0, 1]. The similarity is NaN for samples without
+        a total effect (v[N] = v[0]).
 
     Raises:
-        ValueError: for an unknown metric, no baseline, or other shapes or names of variables than
-            the target's, or these in another order. Samples without names are not told
-            apart: that these are the same, in the same order, is for the caller to see to.
+        ValueError: for an unknown metric, no baseline, or other samples or variables.
+
+    Example:
+        >>> one = Interactions.from_moebius(torch.tensor([0.0, 1.0, 0.0, 3.0]))
+        >>> other = Interactions.from_moebius(torch.tensor([0.0, -1.0, 0.0, 3.0]))
+        >>> transfer(one, other)[0]
+        tensor([0., 0., 0., 1.], dtype=torch.float64)
     """
-    baselines = [baselines] if isinstance(baselines, Interactions) else list(baselines)
-    _refuse_other_names(target, baselines)
-    _refuse_least(metric, least)
-    shapes = [tuple(b.and_.shape) for b in baselines]
-    if not baselines or any(s != tuple(target.and_.shape) for s in shapes):
-        raise ValueError(
-            "transfer needs at least one baseline with interactions of the target's shape "
-            f"{tuple(target.and_.shape)} (same samples, same variables); got {shapes}"
-        )
+    baselines = as_list(baselines)
+    _check_baselines(target, baselines)
     if metric not in ("binary", "similarity"):
-        raise ValueError(f"metric must be 'binary' or 'similarity', got {metric!r}")
-    best, scaled = torch.zeros_like(target.effects), False
-    for baseline in baselines:
-        baseline = baseline.to(target.and_.device)
-        same = target.effects * baseline.effects > 0
+        raise unknown("metric", metric, ["binary", "similarity"])
+    best, scaled = torch.zeros_like(target.effects), torch.zeros_like(target.bias, dtype=torch.bool)
+    for one in baselines:
+        one = one.to(target.and_.device)
         if metric == "binary":
-            share = torch.stack(baseline.salient(tau, relative_to=relative_to), -2)
-            share = share.to(best.dtype)
+            share = torch.stack(one.salient(tau, relative_to=relative_to), -2).to(best)
         else:
-            # Each over its own total effect; multiplied crosswise, so that none is divided by 0.
-            ours = target.effects.abs() * baseline.total_effect.mean()
-            theirs = baseline.effects.abs() * target.total_effect.mean()
+            # Multiplied crosswise, so that nothing is divided by a total effect of 0.
+            ours = target.effects.abs() * _scale(one)
+            theirs = one.effects.abs() * _scale(target)
             larger = torch.maximum(ours, theirs)
             share = torch.minimum(ours, theirs) / larger.where(larger > 0, 1.0)
-            scaled = scaled or bool(baseline.total_effect.mean() > 0)
-            share = share if least is None else (share >= least).to(best.dtype)
-        best = torch.maximum(best, torch.where(same, share, 0.0))
+            scaled = scaled | (_scale(one)[..., 0, 0] > 0)
+        best = torch.maximum(best, share.where(target.effects * one.effects > 0, 0.0))
     if metric == "similarity":
-        best = best.where((target.total_effect[..., None, None] > 0) & scaled, torch.nan)
+        known = (target.total_effect > 0) & scaled
+        best = best.where(known[..., None, None], torch.nan)
     return best[..., 0, :], best[..., 1, :]
 
 
-@refusal
-def refuse_no_interactions(*given: Any) -> None:
-    for one in given:
-        if isinstance(one, Tensor | np.ndarray | list | tuple):
-            raise ValueError(
-                f"{type(one).__name__} is given in place of Interactions; expected all that "
-                "extract or sparsify returns, and not its and_ or or_ alone"
-            )
-
-
-@refusal
-def _refuse_other_names(target: Interactions, baselines: Sequence[Interactions]) -> None:
-    refuse_no_interactions(target, *baselines)
-    for number, baseline in enumerate(baselines):
-        if target.names is None or baseline.names is None:
-            continue
-        ours, theirs = target.names, baseline.names
-        # On purpose, as for the chance level.
-        if any(hasattr(x, "relabelled_by") for x in (target, baseline)):
-            ours, theirs = np.sort(ours), np.sort(theirs)
-        same = np.ravel((ours == theirs).all(-1))
-        if same.all():
-            continue
-        first = int(same.argmin())
-        ours, theirs = (
-            [*map(str, x.names.reshape(-1, target.n)[first])] for x in (target, baseline)
-        )
-        if sorted(ours) == sorted(theirs):
-            raise ValueError(
-                f"baseline {number} has the variables of sample {first} in another order, "
-                f"{', '.join(theirs)}, and the target {', '.join(ours)}; where all samples have "
-                f"it, give baseline.relabelled({[ours.index(name) for name in theirs]})"
-            )
-        raise ValueError(
-            f"baseline {number} has other samples or variables: sample {first} has "
-            f"{', '.join(theirs)} there and {', '.join(ours)} in the target; extract both on the "
-            "same samples (dataclasses.replace(baseline, names=None) compares them nevertheless)"
-        )
-
-
-@refusal
-def _refuse_least(metric: str, least: Any) -> None:
-    if least is None:
-        return
-    if metric == "binary":
-        raise ValueError(f"least = {least} belongs to metric='similarity'; leave it out")
-    if not 0 < least <= 1:
-        raise ValueError(f"least must be above 0 and at most 1, as similarities are; got {least}")
-
-
-@refusal
-def refuse_no_share(g: Any, inter: Interactions | None = None) -> None:
-    """Refuse what is no transfer of AND and OR, or not of these interactions.
-
-    Raises:
-        ValueError: with what to give.
-    """
-    if g is None:
-        raise ValueError("g is None; expected what transfer(inter, baselines) returns")
-    if isinstance(g, Interactions):
-        raise ValueError("g is Interactions; expected their transfer: transfer(inter, baselines)")
-    shapes = [tuple(x.shape) for x in g]
-    if inter is not None and shapes != [tuple(inter.and_.shape)] * 2:
-        raise ValueError(
-            f"g is of shapes {shapes}, and the interactions of {tuple(inter.and_.shape)}; expected "
-            "what transfer(inter, baselines) returns of the same samples"
-        )
+def _scale(inter: Interactions) -> Tensor:
+    """Return E_x abs(v[N] - v[0]) per network: the mean over the samples, the last leading axis."""
+    total = inter.total_effect
+    total = total.mean(-1, keepdim=True) if total.ndim else total
+    return total[..., None, None]
 
 
 def order_spectrum(
@@ -164,51 +123,48 @@ def order_spectrum(
     tau: float | None = None,
     relative_to: str | None = None,
 ) -> Float[Tensor, "*batch 2 order"]:
-    """Return the summed positive and negative salient effects of every order.
+    """Return the summed positive and negative salient effects of every order (Eq. 6, 7).
 
-    Equations 6 and 7, with the signs the paper evidently means (it prints max under "-").
+    The paper prints max under "-" and min under "+". We take the signs that it evidently means.
 
     Args:
         inter: interactions.
-        g: transfer of AND and OR; with it, the generalizable part (Eq. 7), else all (Eq. 6).
+        g: their transfer; with it the generalizable part (Eq. 7), without it all (Eq. 6).
         tau, relative_to: saliency; see `Interactions.salient`.
 
     Returns:
-        Shape (..., 2, n + 1): index 0 the positive sums, 1 the negative ones (<= 0), by order.
+        Shape (..., 2, n + 1): index 0 holds the positive sums, 1 the negative ones (<= 0).
     """
-    refuse_no_interactions(inter)
     effects = inter.effects * torch.stack(inter.salient(tau, relative_to=relative_to), -2)
     if g is not None:
-        effects = effects * torch.stack(g, -2)
+        effects = effects * _stacked(inter, g)
     signed = torch.stack([effects.clamp(min=0), effects.clamp(max=0)], -3).sum(-2)
-    orders = torch.nn.functional.one_hot(inter.order, inter.n + 1).to(signed.dtype)
-    return signed @ orders
+    return signed @ torch.nn.functional.one_hot(inter.order, inter.n + 1).to(signed.dtype)
 
 
-def _strength(spectrum: Tensor, orders: Iterable[int] | None) -> Tensor:
-    size = spectrum.abs().sum(-2)
-    if orders is None:
-        return size.sum(-1)
-    kept = [m for m in sorted(set(orders)) if 0 <= m < size.shape[-1]]
-    return size[..., kept].sum(-1)
+def _stacked(inter: Interactions, g: Any) -> Tensor:
+    """Return G of AND and OR as one tensor.
 
-
-@refusal
-def _refuse_orders(orders: Any) -> None:
-    if orders is not None and not hasattr(orders, "__iter__"):
+    Raises:
+        ValueError: if it is not the transfer of these interactions.
+    """
+    shapes = [] if g is None else [tuple(x.shape) for x in g]
+    if shapes != [tuple(inter.and_.shape)] * 2:
         raise ValueError(
-            f"orders is {orders!r}; expected several, also of a single one: [{orders}]"
+            f"g has the shapes {shapes}; expected the result of transfer(inter, baselines) for "
+            f"these interactions: two tensors {tuple(inter.and_.shape)}"
         )
+    return torch.stack(tuple(g), -2)
 
 
-def _strengths(
-    inter: Interactions, g: Share, orders: Iterable[int] | None, *saliency
-) -> tuple[Tensor, Tensor]:
-    """Return generalizable and all strength of every sample; NaN without a total effect."""
-    _refuse_orders(orders)
-    orders = None if orders is None else tuple(orders)
-    kept = _strength(order_spectrum(inter, g, *saliency), orders)
-    total = _strength(order_spectrum(inter, None, *saliency), orders)
+def _strengths(inter: Interactions, g: Share, orders: Iterable[int] | None, *saliency) -> tuple:
+    """Return generalizable and total strength per sample; NaN without a total effect."""
+    orders = range(inter.n + 1) if orders is None else sorted({*orders})
+    orders = [m for m in orders if 0 <= m <= inter.n]
+    _stacked(inter, g)
+    kept, total = (
+        order_spectrum(inter, x, *saliency).abs().sum(-2)[..., orders].sum(-1) for x in (g, None)
+    )
     return kept, total.where(inter.total_effect > 0, torch.nan)
 
 
@@ -219,41 +175,27 @@ def generalization_power(
     tau: float | None = None,
     relative_to: str | None = None,
 ) -> Float[Tensor, "*batch"]:
-    """Return H, the generalizable share of the salient strength, for every sample (Eq. 8).
+    """Return H per sample, the generalizable share of the salient strength (Eq. 8).
 
     Args:
         inter: interactions.
         g: their transfer.
-        orders: those that count, such as `LOW_ORDERS` or `HIGH_ORDERS`; all without.
+        orders: that count, such as `LOW_ORDERS` or `HIGH_ORDERS`; None means all.
         tau, relative_to: saliency; see `Interactions.salient`.
 
     Returns:
-        H in [0, 1], NaN for a sample without salient interactions of these orders, or without a
+        H in [0, 1]; NaN for a sample without salient interactions of these orders, or without a
         total effect (v[N] = v[0]).
     """
-    refuse_no_share(g, inter)
     kept, total = _strengths(inter, g, orders, tau, relative_to)
     return kept / total.where(total > 0, torch.nan)
 
 
-def pooled_power(
-    inter: Interactions,
-    g: Share,
-    orders: Iterable[int] | None = None,
-    tau: float | None = None,
-    relative_to: str | None = None,
-) -> Interval:
-    """Return H with the strengths of all samples summed first, and its 95 % interval.
-
-    NaN where no sample has such strength; samples without a total effect are left out.
-    """
-    kept, total = (x.reshape(-1) for x in _strengths(inter, g, orders, tau, relative_to))
-    known = ~total.isnan()
-
-    def ratio(part: Tensor, whole: Tensor) -> float:
-        return float(part.sum() / whole.sum()) if whole.sum() > 0 else float("nan")
-
-    return resampled(ratio, kept[known], total[known], share=True)
+def pooled_power(inter: Interactions, g: Share, orders: Iterable[int] | None = None) -> float:
+    """Return H with the strengths of all samples summed first; NaN without any strength."""
+    kept, total = _strengths(inter, g, orders)
+    whole = float(total.nansum())
+    return float(kept.where(~total.isnan(), 0).sum()) / whole if whole > 0 else float("nan")
 
 
 def chance_level(
@@ -262,103 +204,51 @@ def chance_level(
     orders: Iterable[int] | None = None,
     draws: int = 20,
     seed: int = 0,
-    **transfer_options,
+    tau: float | None = None,
+    metric: str = "binary",
+    relative_to: str | None = None,
 ) -> Float[Tensor, "*batch"]:
-    """Return H for baselines whose variables carry random labels, averaged over draws.
+    """Return H if the baselines' variables are randomly relabelled, averaged over draws.
 
-    What transfer would be worth if only how many, how strong and how large interactions are
-    were shared, and not which variables they join. The paper reports no such level.
+    It is the value of H if networks share only how many, how strong and how large interactions
+    are, but not which variables they join. The paper reports no such level.
 
     Args:
-        target, baselines: as in `transfer`.
+        target, baselines, tau, metric, relative_to: as in `transfer`.
         orders: as in `generalization_power`.
-        draws: number of random relabellings.
+        draws: number of relabellings, at least 1. All baselines are relabelled alike.
         seed: of the relabellings.
-        transfer_options: further arguments of `transfer`.
-
-    Raises:
-        ValueError: without a draw.
     """
-    check_draws(draws)
-    baselines = [baselines] if isinstance(baselines, Interactions) else list(baselines)
-    orders = None if orders is None else tuple(orders)
+    if draws < 1:
+        raise ValueError(f"draws is {draws}; expected at least 1")
+    baselines, orders = as_list(baselines), None if orders is None else tuple(orders)
     generator = torch.Generator().manual_seed(seed)
-    saliency = {k: transfer_options[k] for k in ("tau", "relative_to") if k in transfer_options}
     total = torch.zeros_like(target.bias)
     for _ in range(draws):
         labels = torch.randperm(target.n, generator=generator).tolist()
-        g = transfer(target, [b.relabelled(labels) for b in baselines], **transfer_options)
-        total = total + generalization_power(target, g, orders, **saliency)
+        relabelled = [b.relabelled(labels) for b in baselines]
+        g = transfer(target, relabelled, tau, metric, relative_to)
+        total = total + generalization_power(target, g, orders, tau, relative_to)
     return total / draws
 
 
-def lift(
-    target: Interactions,
-    baselines: Interactions | Sequence[Interactions],
-    orders: Iterable[int] | None = None,
-    **transfer_options,
-) -> Float[Tensor, "*batch"]:
-    """Return H above its chance level, sample by sample (arguments as of `chance_level`)."""
-    saliency = {k: transfer_options[k] for k in ("tau", "relative_to") if k in transfer_options}
-    g = transfer(target, baselines, **transfer_options)
-    power = generalization_power(target, g, orders, **saliency)
-    return power - chance_level(target, baselines, orders, **transfer_options)
-
-
-def power_table(
-    cases: Mapping[Any, tuple],
-    groups: Mapping[str, Iterable[int] | None] = ORDER_GROUPS,
-    names: Sequence[str] = ("setting",),
-) -> pd.DataFrame:
-    """Return H of groups of orders in several settings, each with its chance level.
-
-    Args:
-        cases: setting to target, baselines, and perhaps further arguments of `transfer` by name.
-        groups: name to orders.
-        names: of the parts of a setting, where settings are tuples.
-
-    Returns:
-        Columns as in `names`, orders, power, low95, high95, chance, samples (that have such
-        interactions), of (how many), salient (how many such interactions a sample has in the
-        target); averages over samples.
-    """
-    rows = []
-    for setting, (target, baselines, *options) in cases.items():
-        options = options[0] if options else {}
-        saliency = {k: v for k, v in options.items() if k in ("tau", "relative_to")}
-        g = transfer(target, baselines, **options)
-        marked = torch.stack(target.salient(**saliency), -2).sum(-2).double()
-        for name, orders in groups.items():
-            power = generalization_power(target, g, orders, **saliency)
-            chance = interval(chance_level(target, baselines, orders, **options)).mean
-            have = int((~power.isnan()).sum())
-            own = marked[..., [orders is None or int(m) in tuple(orders) for m in target.order]]
-            of = setting if len(names) > 1 else (setting,)
-            counts = have, len(power), float(own.sum(-1).mean())
-            rows.append((*of, name, *interval(power, share=True), chance, *counts))
-    columns = ["orders", "power", "low95", "high95", "chance", "samples", "of", "salient"]
-    return pd.DataFrame(rows, columns=[*names, *columns])
-
-
 def interaction_count(inter: Interactions, mass: float = 0.8) -> Float[Tensor, "*batch"]:
-    """Return N, how many interactions hold most of the strength (Eq. 9, 10).
+    """Return N per sample, the number of interactions that hold most of the strength (Eq. 9, 10).
 
-    The smallest number of AND interactions that hold `mass` of all AND strength, plus the
-    same for OR; all interactions count here, not only salient ones.
+    It is the smallest number of AND interactions that hold `mass` of all AND strength, plus the
+    same for OR. All interactions count here, not only salient ones.
 
     Args:
         inter: interactions.
         mass: share of the strength, in (0, 1].
 
     Returns:
-        N, NaN for a sample without any strength.
+        N; NaN for a sample without any strength.
     """
-    refuse_no_interactions(inter)
     if not 0 < mass <= 1:
-        raise ValueError(f"mass must be in (0, 1], got {mass}")
-    largest = inter.effects.abs().sort(-1, descending=True).values
-    held = largest.cumsum(-1)
-    # The slack keeps rounding in the running sum from asking for one more.
+        raise ValueError(f"mass is {mass}; expected a share in (0, 1]")
+    held = inter.effects.abs().sort(-1, descending=True).values.cumsum(-1)
+    # The slack prevents that rounding in the running sum adds one more.
     short = held < mass * held[..., -1:] * (1 - 1e-12)
     count = (short.sum(-1) + (held[..., -1] > 0)).sum(-1)
     return count.to(inter.and_.dtype).where(count > 0, torch.nan)
@@ -367,15 +257,60 @@ def interaction_count(inter: Interactions, mass: float = 0.8) -> Float[Tensor, "
 def jaccard(
     spectrum_b: Float[Tensor, "*batch 2 order"], spectrum_c: Float[Tensor, "*batch 2 order"]
 ) -> Float[Tensor, "*batch"]:
-    """Return the overlap of two spectra, sum of minima over sum of maxima (App. N).
+    """Return the overlap of two spectra: sum of minima divided by sum of maxima (App. N).
 
     Args:
-        spectrum_b, spectrum_c: of `order_spectrum`; magnitudes count.
+        spectrum_b, spectrum_c: from `order_spectrum`; only magnitudes count.
 
     Returns:
-        In [0, 1]; NaN for two empty spectra.
+        A share in [0, 1]; NaN for two empty spectra.
     """
     b, c = spectrum_b.abs(), spectrum_c.abs()
-    shared = torch.minimum(b, c).sum((-2, -1))
-    joint = torch.maximum(b, c).sum((-2, -1))
+    shared, joint = (f(b, c).sum((-2, -1)) for f in (torch.minimum, torch.maximum))
     return shared / joint.where(joint > 0, torch.nan)
+
+
+def mean_order(spectrum: Float[Tensor, "*batch 2 order"]) -> Float[Tensor, "*batch"]:
+    """Return the mean order, weighted by strength; NaN for an empty spectrum.
+
+    Example:
+        >>> mean_order(torch.tensor([[0.0, 2.0, 1.0], [0.0, -1.0, 0.0]]))
+        tensor(1.2500)
+    """
+    strength = spectrum.abs().sum(-2)
+    total = strength.sum(-1)
+    orders = torch.arange(strength.shape[-1]).to(strength)
+    return strength @ orders / total.where(total > 0, torch.nan)
+
+
+def order_thirds(
+    spectrum: Float[Tensor, "*batch 2 order"],
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """Return the shares of strength at low, middle and high orders.
+
+    Low is below n/3, high above 2n/3; NaN for an empty spectrum.
+
+    Example:
+        >>> order_thirds(torch.tensor([[0.0, 1, 0, 2, 0, 0, 3], [0.0, 0, -4, 0, 0, 0, 0]]))
+        (tensor(0.1000), tensor(0.6000), tensor(0.3000))
+    """
+    strength = spectrum.abs().sum(-2)
+    total = strength.sum(-1, keepdim=True)
+    share = strength / total.where(total > 0, torch.nan)
+    place = 3 * torch.arange(share.shape[-1], device=share.device) / (share.shape[-1] - 1)
+    low, high = place < 1, place > 2
+    return tuple(share[..., kept].sum(-1) for kept in (low, ~low & ~high, high))
+
+
+def uncancelled(spectrum: Float[Tensor, "*batch 2 order"]) -> Float[Tensor, "*batch"]:
+    """Return the share of strength that remains after positive and negative effects cancel.
+
+    Returns:
+        0 if the effects sum to 0, 1 if all have the same sign, NaN for an empty spectrum.
+
+    Example:
+        >>> uncancelled(torch.tensor([[0.0, 3.0, 0.0], [0.0, 0.0, -1.0]]))
+        tensor(0.5000)
+    """
+    strength = spectrum.abs().sum((-2, -1))
+    return spectrum.sum((-2, -1)).abs() / strength.where(strength > 0, torch.nan)

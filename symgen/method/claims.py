@@ -1,0 +1,367 @@
+"""How the paper's claims are judged: one rule per claim, fixed before anything is run.
+
+Each rule has the name of its claim in data/paper/claims.csv, which states it in words. It takes
+what was measured and returns contrasts: numbers with one value per repetition, with the side and
+the margin of the claim. Controls are contrasts without a side; they get no verdict. A repetition is
+a training run. If a rule takes outputs or interactions, give a list with one entry per training, or
+those of one language model, whose prompts are the repetitions then.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from symgen.interactions import Interactions
+from symgen.method.conditions import (
+    average_output,
+    never_falls,
+    shuffled,
+    smallest_exponent,
+    strength_above,
+)
+from symgen.method.removal import REMOVED, closure
+from symgen.method.statistics import Interval, array, interval
+from symgen.method.training_curves import curves, last, peak, since_t2
+from symgen.method.transfer import (
+    LOW_ORDERS,
+    REST_ORDERS,
+    chance_level,
+    generalization_power,
+    order_spectrum,
+    transfer,
+)
+from symgen.transforms import count_variables, moebius
+
+# One entry per training; or those of one language model, one per prompt.
+Outputs = Tensor | Sequence[Tensor]
+Effects = Interactions | Sequence[Interactions]
+# Differences up to these count as none: of shares, of N as a share of its mean, of orders, of
+# losses (nats), of strengths (log odds), of accuracies.
+SHARE, COUNT, ORDER, NATS, ODDS, ACCURACY = 0.02, 0.05, 0.05, 0.02, 0.05, 0.005
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Contrast:
+    """A number that a claim depends on.
+
+    Attributes:
+        label: what the number is, in words.
+        values: one per repetition; NaN is left out.
+        side: 1 if the claim says "above the margin", -1 for "below minus the margin", 0 for a
+            control, which has no verdict.
+        margin: how small an effect counts as none, in the unit of the values. A negative margin
+            states by how much a quantity may move against the claim.
+        unit: of the values; empty for shares and counts.
+    """
+
+    label: str
+    values: Any
+    side: int
+    margin: float = 0.0
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", array(self.values))
+
+    @property
+    def interval(self) -> Interval:
+        """The mean and its 95 % t interval."""
+        return interval(self.values)
+
+    @property
+    def verdict(self) -> str:
+        """See `judge`; empty for a control."""
+        return judge(self.values, self.side, self.margin) if self.side else ""
+
+
+def judge(values: Any, side: int, margin: float = 0.0) -> str:
+    """Return the verdict on a claim about a mean, by its 95 % t interval.
+
+    Args:
+        values: one per repetition.
+        side: 1 if the claim says "above the margin", -1 for "below minus the margin".
+        margin: see `Contrast`.
+
+    Returns:
+        "holds" if the whole interval lies beyond the margin on the claimed side, "fails" if all of
+        it lies short of the margin, else "open" (also for a single value).
+
+    Example:
+        >>> judge([0.1, 0.2, 0.3, 0.2], 1), judge([0.1, 0.2, 0.3, 0.2], -1), judge([0.1], 1)
+        ('holds', 'fails', 'open')
+    """
+    _, low, high = interval(side * array(values))
+    return "holds" if low > margin else "fails" if high < margin else "open"
+
+
+def verdict(contrasts: Sequence[Contrast]) -> str:
+    """Return the verdict on a claim: it holds if all contrasts hold, and fails if any fails.
+
+    Returns:
+        "holds", "fails" or "open"; empty if all are controls.
+    """
+    verdicts = {c.verdict for c in contrasts if c.side}
+    if "fails" in verdicts or not verdicts:
+        return "fails" if verdicts else ""
+    return "holds" if verdicts == {"holds"} else "open"
+
+
+def control(label: str, values: Any, unit: str = "") -> Contrast:
+    """Return a contrast without a verdict."""
+    return Contrast(label, values, 0, unit=unit)
+
+
+def _turn(
+    table: pd.DataFrame, quantity: str, side: int, margin: float, unit: str = "", scale: Any = 1.0
+) -> list[Contrast]:
+    """Return how far a quantity moves to its extreme (1: peak, -1: lowest), and back."""
+    ends, most = peak(table, quantity, side).div(scale, axis=0), {1: "peak", -1: "lowest"}[side]
+    to, back = ends["at"] - ends["before"], ends["after"] - ends["at"]
+    first = Contrast(f"{quantity}, first checkpoint to {most}", to, side, margin, unit)
+    return [first, Contrast(f"{quantity}, {most} to last checkpoint", back, -side, margin, unit)]
+
+
+def _first(table: pd.DataFrame, quantity: str) -> pd.Series:
+    return curves(table, quantity).iloc[:, 0]
+
+
+def _lead(table: pd.DataFrame) -> pd.DataFrame:
+    """Return H_low - H_high by seed and step.
+
+    It is over samples that have both. Older trainings lack that; there the means are subtracted.
+    """
+    ahead = curves(table, "H_low") - curves(table, "H_high")
+    if (table["quantity"] == "H_lead").any():
+        ahead = curves(table, "H_lead").combine_first(ahead)
+    return ahead
+
+
+def _nulls(table: pd.DataFrame) -> list[Contrast]:
+    """Return controls: H after training minus H with other baselines, as far as measured."""
+    words = {"chance": "chance", "untrained": "untrained baselines", "other_class": "another class"}
+    present = [name for name in words if (table["quantity"] == name).any()]
+    ahead = {name: last(table, "H") - last(table, name) for name in present}
+    return [control(f"H minus H with {words[k]}, last checkpoint", x) for k, x in ahead.items()]
+
+
+def _salient_share(inter: Interactions) -> Tensor:
+    share = torch.stack(inter.salient(), -2).double().sum((-2, -1)) / inter.possible
+    return share.where(inter.objective > 0, torch.nan)
+
+
+def _high_share(v: Tensor) -> Tensor:
+    return strength_above(moebius(v.double()))[..., count_variables(v) // 2]
+
+
+def _hit(v: Tensor, inter: Interactions) -> Tensor:
+    spread = (v.amax(-1) - v.amin(-1)).clamp(min=1e-300)
+    return (inter.predict() - v).abs() <= 1e-9 * spread[..., None]
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    """Return the total variation between two spectra after each is scaled to sum 1."""
+    one, other = (x.abs() / x.abs().sum() for x in (one, other))
+    return float((one - other).abs().sum() / 2)
+
+
+def _means(function: Any, *cases: Any) -> np.ndarray:
+    """Return the mean over samples of a function, per repetition."""
+    return np.array([float(function(*x).double().nanmean()) for x in zip(*cases, strict=True)])
+
+
+def _excess(target: Interactions, baselines: Any, g: Any, orders: Iterable[int]) -> Tensor:
+    return generalization_power(target, g, orders) - chance_level(target, baselines, orders)
+
+
+def _risen(table: pd.DataFrame, group: str, kind: str) -> pd.Series:
+    return last(table, f"removal_{group}_{kind}") - last(table, f"removal_{group}_nothing")
+
+
+def _arms(table: pd.DataFrame, quantity: str, margin: float) -> list[Contrast]:
+    """Return contrasts between the arms of `measure_penalty`, paired by seed."""
+    rows = table[table["quantity"] == quantity]
+    arms, label = (
+        rows.pivot(index="seed", columns="arm", values="value"),
+        quantity.replace("_", " "),
+    )
+    ahead = {k: arms["penalty"] - arms[k] for k in ("plain", "random", "decay")}
+    rest = [control(f"{label} with the penalty, minus {k}", ahead[k]) for k in ("random", "decay")]
+    return [Contrast(f"{label} with the penalty, minus plain", ahead["plain"], 1, margin), *rest]
+
+
+def matching(outputs: Outputs, exact: Effects) -> list[Contrast]:
+    label = "share of masked states with d = v (to 1e-9 of the range of v)"
+    return [Contrast(label, _means(_hit, outputs, exact), 1, 0.999)]
+
+
+def sparsity(inters: Effects, random: Effects) -> list[Contrast]:
+    ours, theirs = (_means(_salient_share, x) for x in (inters, random))
+    label = "salient share of the possible interactions"
+    return [Contrast(f"{label}, minus shuffled", ours - theirs, -1, SHARE), control(label, ours)]
+
+
+def low_orders(table: pd.DataFrame) -> list[Contrast]:
+    label, ahead = "H of orders 1-2 minus H of orders 6-10", _lead(table)
+    main = Contrast(f"{label}, after training", ahead.iloc[:, -1], 1, SHARE)
+    above = last(table, "excess_low") - last(table, "excess_rest")
+    rest = control("H above chance: orders 1-2 minus orders from 3 on", above)
+    return [main, control(f"{label}, before training", ahead.iloc[:, 0]), rest]
+
+
+def count(table: pd.DataFrame) -> list[Contrast]:
+    return _turn(table, "N", -1, COUNT, "of the mean N", curves(table, "N").mean(axis=1))
+
+
+def power(table: pd.DataFrame) -> list[Contrast]:
+    above = [control(f"above chance: {c.label}", c.values) for c in _turn(table, "excess", 1, 0)]
+    return _turn(table, "H", 1, SHARE) + above + _nulls(table)
+
+
+def gap(table: pd.DataFrame) -> list[Contrast]:
+    losses = peak(table, "gap", by="H")
+    widens = losses["after"] - losses["at"]
+    wider = Contrast("loss gap, peak of H to last checkpoint", widens, 1, NATS, "nats")
+    final = control("loss gap, last checkpoint", losses["after"], "nats")
+    return [_turn(table, "H", 1, SHARE)[1], wider, final]
+
+
+def untrained_orders(table: pd.DataFrame) -> list[Contrast]:
+    low, middle, high = (_first(table, f"orders_{k}") for k in ("low", "middle", "high"))
+    rest = control("share of strength that is left after cancelling", _first(table, "uncancelled"))
+    label = "strength of middle orders minus that of"
+    pairs = (("low", middle - low), ("high", middle - high))
+    return [*(Contrast(f"{label} {k} orders", x, 1, SHARE) for k, x in pairs), rest]
+
+
+def untrained_transfer(table: pd.DataFrame) -> list[Contrast]:
+    first, chance = (_first(table, name) for name in ("H", "chance"))
+    main = Contrast("H before training, minus 1/2", first - 0.5, -1, SHARE)
+    return [main, control("H before training, minus chance", first - chance)]
+
+
+def phase_1(table: pd.DataFrame) -> list[Contrast]:
+    ends = peak(table, "mean_order", by="H")
+    label = "mean order, first checkpoint to peak of H"
+    return [Contrast(label, ends["at"] - ends["before"], -1, ORDER)]
+
+
+def phase_2(table: pd.DataFrame) -> list[Contrast]:
+    ends = peak(table, "mean_order", by="H")
+    label = "mean order, peak of H to last checkpoint"
+    return [Contrast(label, ends["after"] - ends["at"], 1, ORDER)]
+
+
+def phase_3(table: pd.DataFrame) -> list[Contrast]:
+    grown, other = (since_t2(table, name) for name in ("non_generalizable", "generalizable"))
+    label, unit = "non-generalizable strength, t2 to last checkpoint", "log odds"
+    more = Contrast("the same, minus generalizable strength", grown - other, 1, ODDS, unit)
+    return [Contrast(label, grown, 1, ODDS, unit), more]
+
+
+def removal_gap(table: pd.DataFrame) -> list[Contrast]:
+    label, closed = "share of the loss gap that closes", closure(table)
+    others = {k: closure(table, minus=k) for k in ("random", "permuted", "shrunk")}
+    rest = [control(f"{label}, minus that of control: {k}", x) for k, x in others.items()]
+    return [Contrast(label, closed, 1, SHARE), *rest]
+
+
+def removal_train(table: pd.DataFrame) -> list[Contrast]:
+    rise, other = (_risen(table, "train", kind) for kind in (REMOVED, "random"))
+    main = Contrast("rise of the training loss by removal", rise, 1, NATS, "nats")
+    return [main, control("rise of the training loss by random removal", other, "nats")]
+
+
+def removal_test(table: pd.DataFrame) -> list[Contrast]:
+    rise, other = (_risen(table, "test", kind) for kind in (REMOVED, "random"))
+    main = Contrast("rise of the test loss by removal", rise, -1, -NATS, "nats")
+    return [main, control("rise of the test loss by random removal", other, "nats")]
+
+
+def llm_low_orders(target: Interactions, baselines: Effects) -> list[Contrast]:
+    g, orders = transfer(target, baselines), (LOW_ORDERS, REST_ORDERS)
+    by_order = order_spectrum(target, g).abs().sum(-2)
+    share = by_order[..., LOW_ORDERS].sum(-1) / by_order.sum(-1) - 0.5
+    low, rest = (_excess(target, baselines, g, x) for x in orders)
+    main = Contrast("share of orders 1-2 in generalizable strength, minus 1/2", share, 1, SHARE)
+    return [main, control("H above chance: orders 1-2 minus orders from 3 on", low - rest)]
+
+
+def sft_orders(table: pd.DataFrame) -> list[Contrast]:
+    groups = {"low": ("orders 1-2", 1), "high": ("orders from 6 on", -1), "middle": ("3-5", 0)}
+    label, names = "change of salient strength", [f"strength_{k}" for k in groups]
+    changes = [last(table, k) - _first(table, k) for k in names]
+    rows = zip(groups.values(), changes, strict=True)
+    return [Contrast(f"{label}, {w}", x, s, ODDS * abs(s), "log odds") for (w, s), x in rows]
+
+
+def sft_share(table: pd.DataFrame) -> list[Contrast]:
+    power, above = (last(table, k) - _first(table, k) for k in ("H", "excess"))
+    main = Contrast("change of H by tuning", power, 1, SHARE)
+    return [main, control("change of H above chance", above)]
+
+
+def sft_phase(table: pd.DataFrame) -> list[Contrast]:
+    ends = peak(table, "H")
+    label = "H at the last checkpoint, minus its peak between first and last"
+    return [Contrast(label, ends["after"] - ends["at"], 1, SHARE)]
+
+
+def condition_1(outputs: Outputs) -> list[Contrast]:
+    ours, theirs = (_means(_high_share, x) for x in (outputs, map(shuffled, outputs)))
+    label = "share of strength above order n/2"
+    return [Contrast(f"{label}, minus shuffled", ours - theirs, -1, SHARE), control(label, ours)]
+
+
+def condition_2(outputs: Outputs) -> list[Contrast]:
+    label, random = "share of samples whose mean output never falls", map(shuffled, outputs)
+    ours, theirs = (_means(lambda v: never_falls(average_output(v)), x) for x in (outputs, random))
+    main = Contrast(f"{label}, minus 1/2", ours - 0.5, 1, SHARE)
+    return [main, control(f"{label}: shuffled", theirs)]
+
+
+def condition_3(outputs: Outputs) -> list[Contrast]:
+    p = [smallest_exponent(average_output(v)).where(v[..., -1] > v[..., 0], 0) for v in outputs]
+    middle = np.array([float(x.where(x != 0, torch.nan).nanmedian()) for x in p])
+    ends = [Contrast(f"median p, minus {x}", middle - x, s) for x, s in ((0.9, 1), (1.2, -1))]
+    return [*ends, control("share of samples that have a p", _means(lambda x: ~x.isnan(), p))]
+
+
+def baselines_two(power: pd.DataFrame, chance: pd.DataFrame) -> list[Contrast]:
+    above, most = power - chance, power.columns[-1]
+    second, further = above[2] - above[1], above[most] - above[2]
+    main = Contrast("H above chance gained by the second baseline", second, 1, SHARE)
+    more = Contrast("the same, minus the gain of all further ones", second - further, 1, SHARE)
+    return [main, more, control(f"H gained by {most} baselines over 1", power[most] - power[1])]
+
+
+def similarity_strict(table: pd.DataFrame) -> list[Contrast]:
+    change = last(table, "H_similarity") - last(table, "H")
+    return [Contrast("H by the continuous metric, minus H", change, -1, SHARE)]
+
+
+def similarity_shape(binary: Outputs, continuous: Outputs, rest: Outputs) -> list[Contrast]:
+    rows = [*zip(binary, continuous, rest, strict=True)]
+    near, far = (np.array([_distance(row[0], row[k]) for row in rows]) for k in (1, 2))
+    label = "distance of the two metrics' spectra"
+    main = Contrast(f"distance to non-generalizable, minus {label}", far - near, 1, SHARE)
+    return [main, control(label, near)]
+
+
+def cross_validation(table: pd.DataFrame) -> list[Contrast]:
+    agree, label = table["jaccard"], "Jaccard similarity of B and C"
+    main = Contrast(f"{label}, minus chance", agree - table["chance"], 1, SHARE)
+    other = control(f"{label}, minus that with B untrained", agree - table["untrained"])
+    return [main, other, control(label, agree)]
+
+
+def penalty_power(table: pd.DataFrame) -> list[Contrast]:
+    return _arms(table, "H", SHARE)
+
+
+def penalty_accuracy(table: pd.DataFrame) -> list[Contrast]:
+    return _arms(table, "test_accuracy", ACCURACY)

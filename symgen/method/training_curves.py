@@ -1,0 +1,448 @@
+"""Trainings measured at every checkpoint, as one tidy table; phases (Section 3, App. I)."""
+
+import dataclasses
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import joblib
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from symgen.device import device_of
+from symgen.interactions import Interactions
+from symgen.method.records import COLUMNS, is_public, read_measured
+from symgen.method.removal import output_parts, removal_losses
+from symgen.method.statistics import interval
+from symgen.method.study import Study, seeded
+from symgen.method.transfer import (
+    HIGH_ORDERS,
+    LOW_ORDERS,
+    REST_ORDERS,
+    chance_level,
+    generalization_power,
+    interaction_count,
+    mean_order,
+    order_spectrum,
+    order_thirds,
+    transfer,
+    uncancelled,
+)
+from symgen.names import unknown
+from symgen.storage import cached
+
+RECORDS = ("epoch", "train_loss", "test_loss", "train_accuracy", "test_accuracy")
+
+
+class _NotStored(LookupError):
+    pass
+
+
+def measure(
+    study: Study,
+    seeds: int | Iterable[int] | None = None,
+    also: Sequence[str] = (),
+    workers: int | None = None,
+) -> pd.DataFrame:
+    """Train a study with several seeds and measure its target at every checkpoint.
+
+    Each training is kept when it is done, so an interrupted call continues where it stopped.
+    Trainings that the book has measured (`data/trainings`) are read. Several trainings run side by
+    side in processes of joblib, or on the cluster of a surrounding `joblib.parallel_config`.
+
+    Args:
+        study: with at least one baseline network.
+        seeds: how many trainings, with seeds 10 apart from `study.seed` on; or the seeds
+            themselves; None means `study.seed` alone.
+        also: "nulls" adds H with untrained baselines ("untrained") and with baselines asked for
+            another class ("other_class"). "simple" adds label_free_H, label_free_excess,
+            weight_norm and agreement.
+        workers: processes; by default as many as cores allow, and 1 on a GPU.
+
+    Returns:
+        Columns seed, step, quantity, order, sign, value; order and sign are empty unless the
+        quantity has them. Each value is a mean over samples. Per checkpoint: epoch, train_loss,
+        test_loss, gap (nats), train_accuracy, test_accuracy, H, H_low, H_high, H_rest (orders from
+        3 on), H_lead (H_low - H_high of the samples that have both), H_one (one baseline), chance,
+        excess (H - chance), N, generalizable, non_generalizable (salient strength, log odds),
+        mean_order, orders_low, orders_middle, orders_high, uncancelled, spectrum and
+        spectrum_generalizable (by order and sign). At the last checkpoint: excess_low,
+        excess_rest, H_similarity, the losses of `removal_losses`, and gap_<part> (by order, log
+        odds): the difference between training and test samples in each of `output_parts`.
+
+    Raises:
+        ValueError: for an unknown name in `also`, or a study without baselines.
+    """
+    for name in also:
+        if name not in ALSO:
+            raise unknown("quantity in also", name, ALSO)
+    if study.baselines < 1:
+        raise ValueError("the study has baselines=0; expected at least 1, to compare with")
+    studies, parts = seeded(study, seeds), ("", *also)
+    tables = {(s.seed, part): _stored(s, part) for s in studies for part in parts}
+    missing = [s for s in studies if any(tables[s.seed, part] is None for part in parts)]
+    if missing:
+        missing[0].check()
+    todo = [(s, [part for part in parts if tables[s.seed, part] is None]) for s in missing]
+    for (one, names), new in zip(todo, side_by_side(_measured, todo, workers), strict=True):
+        tables |= {(one.seed, name): part for name, part in zip(names, new, strict=True)}
+    return pd.concat(tables.values(), ignore_index=True)
+
+
+def side_by_side(
+    function: Callable, cases: Sequence[tuple], workers: int | None = None, title: str = "trainings"
+) -> list:
+    """Return the results of a function for several cases, run in several processes.
+
+    Args:
+        function: at the top level of a module.
+        cases: its arguments, one tuple per call.
+        workers: processes; by default as many as cores allow, and 1 on a GPU.
+        title: of the progress bar.
+    """
+    threads = torch.get_num_threads()
+    if workers is None:
+        affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
+        workers = 1 if torch.cuda.is_available() else max(1, len(affinity(0)) // threads)
+    if min(workers, len(cases)) <= 1:
+        results = (function(*case) for case in cases)
+    else:
+        run = joblib.Parallel(n_jobs=min(workers, len(cases)), return_as="generator")
+        results = run(joblib.delayed(_with_threads)(threads, function, *case) for case in cases)
+    return list(tqdm(results, title, len(cases), disable=len(cases) < 2, leave=False))
+
+
+def _with_threads(threads: int, function: Callable, *arguments: Any) -> Any:
+    torch.set_num_threads(threads)
+    return function(*arguments)
+
+
+def _key(study: Study, part: str) -> dict:
+    settings = study.settings
+    local = None if is_public(settings) else study.data.part("target").fingerprint
+    return {"settings": settings, "seed": study.seed, "also": part, "local": local}
+
+
+def _stored(study: Study, part: str) -> pd.DataFrame | None:
+    """Return what the book or the cache has of a training, or None."""
+    table = read_measured(study.settings, study.seed)
+    marks = {name: mark for name, (_, mark) in ALSO.items()}
+    if table is not None:
+        extra = table["quantity"].isin([*itertools.chain.from_iterable(marks.values())])
+        if part and table["quantity"].isin(marks[part]).any():
+            return table[table["quantity"].isin(marks[part])]
+        if not part:
+            return table[~extra]
+
+    def compute() -> dict[str, Tensor]:
+        raise _NotStored
+
+    if ":" in study.network:
+        return None
+    try:
+        return tidy(study.seed, cached("measure", _key(study, part), compute))
+    except _NotStored:
+        return None
+
+
+def _measured(study: Study, parts: Sequence[str]) -> list[pd.DataFrame]:
+    functions: dict[str, Callable] = {"": _main, **{k: f for k, (f, _) in ALSO.items()}}
+    tables = []
+    for part in parts:
+        enabled = ":" not in study.network
+        values = cached("measure", _key(study, part), lambda p=part: functions[p](study), enabled)
+        tables.append(tidy(study.seed, values))
+    return tables
+
+
+def tidy(seed: int, values: dict[str, Tensor]) -> pd.DataFrame:
+    """Return tensors as rows of the table of `measure`.
+
+    Args:
+        seed: of the training.
+        values: "steps", and by quantity a tensor: (checkpoint), (checkpoint, sign, order) for names
+            that begin with "spectrum", (order) for "gap_...", or () for the last checkpoint alone.
+    """
+    steps, rows = values["steps"].tolist(), []
+    for name, value in values.items():
+        x = value.double().cpu()
+        if name.startswith("spectrum"):
+            rows += [
+                (seed, step, name, m, sign, float(x[i, k, m]))
+                for i, step in enumerate(steps)
+                for m in range(1, x.shape[2])
+                for k, sign in enumerate("+-")
+            ]
+        elif name.startswith("gap_"):
+            orders = {"gap_bias": [0], "gap_small": range(len(x))}.get(name, range(1, len(x)))
+            rows += [(seed, steps[-1], name, m, None, float(x[m])) for m in orders]
+        elif x.ndim:
+            rows += [(seed, s, name, None, None, y) for s, y in zip(steps, x.tolist(), strict=True)]
+        else:
+            rows.append((seed, steps[-1], name, None, None, float(x)))
+    rows = sorted((row for row in rows if row[2] != "steps"), key=lambda row: row[1:3])
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    return table.astype({"order": float, "sign": object})
+
+
+def _main(study: Study) -> dict[str, Tensor]:
+    run, *others = study.runs
+    steps = list(run.steps)
+    records = run.records.set_index("step").loc[steps]
+    values = {name: torch.tensor(records[name].to_numpy(dtype=float)) for name in RECORDS}
+    values["gap"] = values["test_loss"] - values["train_loss"]
+    baselines = [study.interactions(one) for one in others]
+    path = [study.interactions(run, step) for step in steps]
+    rows = [checkpoint_values(inter, baselines) for inter in path]
+    values |= {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    inter, g = path[-1], transfer(path[-1], baselines)
+    for name, orders in (("low", LOW_ORDERS), ("rest", REST_ORDERS)):
+        excess = generalization_power(inter, g, orders) - chance_level(inter, baselines, orders)
+        values[f"excess_{name}"] = excess.nanmean()
+    alike = transfer(inter, baselines, metric="similarity")
+    values["H_similarity"] = generalization_power(inter, alike).nanmean()
+    # As many training samples, or all if there are fewer.
+    part = study.names[0]
+    fewer = study.changed(samples=min(study.samples, len(study.data.part(part))))
+    seen, *known = (fewer.interactions(x, -1, part) for x in study.runs)
+    groups = (seen, transfer(seen, known)), (inter, g)
+    values |= removal_losses(*groups, seed=study.seed)
+    train, test = (output_parts(*group) for group in groups)
+    values |= {f"gap_{k}": train[k].mean(0) - test[k].mean(0) for k in train}
+    return {"steps": torch.tensor(steps), **values}
+
+
+def checkpoint_values(inter: Interactions, baselines: Sequence[Interactions]) -> dict[str, Tensor]:
+    """Return the quantities of `measure` at one checkpoint, averaged over samples.
+
+    Args:
+        inter: interactions of the network, shape (sample, 2**n).
+        baselines: of one or more baseline networks.
+    """
+    g, spectrum = transfer(inter, baselines), order_spectrum(inter)
+    kept = order_spectrum(inter, g)
+    total, shared = (x.abs().sum((-2, -1)) for x in (spectrum, kept))
+    power, low, high, rest = (
+        generalization_power(inter, g, orders)
+        for orders in (None, LOW_ORDERS, HIGH_ORDERS, REST_ORDERS)
+    )
+    chance = chance_level(inter, baselines, draws=10)
+    alone = [generalization_power(inter, transfer(inter, one)) for one in baselines]
+    names = ("orders_low", "orders_middle", "orders_high")
+    values = {
+        "H": power,
+        "H_low": low,
+        "H_high": high,
+        "H_rest": rest,
+        "H_lead": low - high,
+        "H_one": torch.stack(alone).mean(0),
+        "chance": chance,
+        "excess": power - chance,
+        "N": interaction_count(inter),
+        "generalizable": shared,
+        "non_generalizable": total - shared,
+        "mean_order": mean_order(spectrum),
+        **dict(zip(names, order_thirds(spectrum), strict=True)),
+        "uncancelled": uncancelled(spectrum),
+    }
+    means = {name: x.nanmean().cpu() for name, x in values.items()}
+    spectra = {"spectrum": spectrum.mean(0).cpu(), "spectrum_generalizable": kept.mean(0).cpu()}
+    return {**means, **spectra}
+
+
+def _nulls(study: Study) -> dict[str, Tensor]:
+    run, *others = study.runs
+    wrong = (study.drawn()[0].y + 1) % len(study.data.classes)
+    nulls = {
+        "untrained": [study.interactions(x, 0) for x in others],
+        "other_class": [study.interactions(x, classes=wrong) for x in others],
+    }
+    path = [study.interactions(run, step) for step in run.steps]
+    curves = {
+        name: torch.stack([generalization_power(x, transfer(x, null)).nanmean() for x in path])
+        for name, null in nulls.items()
+    }
+    return {"steps": torch.tensor(run.steps), **curves}
+
+
+@torch.no_grad()
+def _predicted(model: nn.Module, x: Any) -> Tensor:
+    where = device_of(model)
+    x = {k: t.to(where) for k, t in x.items()} if isinstance(x, Mapping) else x.to(where)
+    return model(x).argmax(-1).cpu()
+
+
+def _simple(study: Study) -> dict[str, Tensor]:
+    samples, _ = study.drawn()
+    models = [run.load() for run in study.runs]
+    classes, *theirs = (_predicted(model, samples.x) for model in models)
+    mine, *others = (study.interactions(run, classes=classes) for run in study.runs)
+    power = generalization_power(mine, transfer(mine, others))
+    weights = torch.cat([p.detach().flatten().double().cpu() for p in models[0].parameters()])
+    return {
+        "steps": torch.tensor(study.runs[0].steps),
+        "label_free_H": power.nanmean(),
+        "label_free_excess": (power - chance_level(mine, others, draws=10)).nanmean(),
+        "weight_norm": weights.norm(),
+        "agreement": torch.stack([(y == classes).double().mean() for y in theirs]).mean(),
+    }
+
+
+#: Names of `also`: the function that measures, and its quantities.
+ALSO = {
+    "nulls": (_nulls, ("untrained", "other_class")),
+    "simple": (_simple, ("label_free_H", "label_free_excess", "weight_norm", "agreement")),
+}
+
+
+def curves(table: pd.DataFrame, quantity: str) -> pd.DataFrame:
+    """Return a quantity by seed (index) and step (columns).
+
+    Raises:
+        ValueError: for a quantity that the table does not have.
+    """
+    rows = table[table["quantity"] == quantity]
+    if rows.empty:
+        raise unknown("quantity", quantity, table["quantity"].unique())
+    return rows.pivot(index="seed", columns="step", values="value")
+
+
+def last(table: pd.DataFrame, quantity: str) -> pd.Series:
+    """Return a quantity at the last checkpoint, by seed."""
+    return curves(table, quantity).iloc[:, -1].rename(quantity)
+
+
+def summary(table: pd.DataFrame, quantities: Sequence[str] | None = None) -> pd.DataFrame:
+    """Return means over trainings with 95 % t intervals.
+
+    Args:
+        table: from `measure`.
+        quantities: that are kept; by default all without order.
+
+    Returns:
+        Columns step, quantity, mean, low, high; also order and sign if a quantity has them.
+    """
+    if quantities is None:
+        rows = table[table["order"].isna()]
+    else:
+        rows = table[table["quantity"].isin(quantities)]
+    by = ["step", "quantity"] + ["order", "sign"] * bool(rows["order"].notna().any())
+    groups = rows.groupby(by, sort=False, dropna=False)["value"]
+    means = [(*key, *interval(values)) for key, values in groups]
+    return pd.DataFrame(means, columns=[*by, "mean", "low", "high"])
+
+
+def peak(table: pd.DataFrame, quantity: str, side: int = 1, by: str | None = None) -> pd.DataFrame:
+    """Return a quantity before, at and after its extreme, which the other trainings pick.
+
+    The extreme lies between the first and the last checkpoint, at the step where the mean of all
+    *other* trainings is most extreme. So no training is flattered by picking its own extreme.
+
+    Args:
+        table: from `measure`.
+        quantity: to return.
+        side: 1 for the largest value, -1 for the lowest.
+        by: quantity whose extreme is picked; by default the same.
+
+    Returns:
+        One row per seed: before (first checkpoint), at (the extreme), after (last checkpoint).
+        NaN for a single training, or without a checkpoint in between.
+    """
+    values, guide = curves(table, quantity), side * curves(table, by or quantity)
+    rows = {}
+    for seed in values.index:
+        inner = guide.drop(index=seed).mean().iloc[1:-1].dropna()
+        at = values.loc[seed, inner.idxmax()] if len(inner) else math.nan
+        rows[seed] = (values.loc[seed].iloc[0], at, values.loc[seed].iloc[-1])
+    return pd.DataFrame.from_dict(rows, "index", columns=["before", "at", "after"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Phases:
+    """The phase boundaries of a training (App. I); None if one does not exist.
+
+    Attributes:
+        t1: step at which H peaks, the end of the first phase.
+        t2: first step after t1 at which non-generalizable strength grows, and faster.
+        reason: how they were found, or why one is missing.
+    """
+
+    t1: int | None
+    t2: int | None
+    reason: str
+
+
+def phases(
+    steps: Sequence[int],
+    power: Sequence[float],
+    strength_gen: Sequence[float],
+    strength_non: Sequence[float],
+    r: float = 1.0,
+) -> Phases:
+    """Return the phase boundaries t1 and t2 (App. I).
+
+    t1 is the step at which H is largest. t2 is the first later step at which non-generalizable
+    strength has grown since the checkpoint before, and generalizable strength by less than r times
+    as much. No boundary is forced: there is no t1 if H is largest at the first or last checkpoint.
+
+    Args:
+        steps: of the checkpoints, ascending.
+        power: H at each; NaN is skipped.
+        strength_gen, strength_non: salient strength of generalizable and of non-generalizable
+            interactions at each.
+        r: ratio of the two gains that ends the second phase, > 0. The paper gives no value.
+
+    Raises:
+        ValueError: for lengths that differ, fewer than two steps, or steps that do not ascend.
+
+    Example:
+        >>> phases([0, 1, 2, 3], [0.2, 0.6, 0.5, 0.4], [1, 3, 5, 5], [4, 2, 3, 6])
+        Phases(t1=1, t2=3, reason=...)
+    """
+    lengths = [len(steps), len(power), len(strength_gen), len(strength_non)]
+    ascending = all(a < b for a, b in itertools.pairwise(steps))
+    if len({*lengths}) != 1 or len(steps) < 2 or not ascending or not r > 0:
+        raise ValueError(
+            f"steps {list(steps)[:10]}, lengths {lengths} and r = {r}; expected ascending steps, "
+            "at least 2, one value of each quantity per step, and r > 0"
+        )
+    known = [i for i, h in enumerate(power) if not math.isnan(h)]
+    if not known:
+        return Phases(None, None, "H is not defined at any checkpoint")
+    top = max(known, key=lambda i: power[i])
+    if top == known[0]:
+        return Phases(None, None, "H is largest at the first checkpoint: there is no first phase")
+    if top == known[-1]:
+        return Phases(None, None, "H still rises at the last checkpoint: the first phase goes on")
+    t1, start = int(steps[top]), f"H peaks at step {steps[top]}"
+    for i in range(top + 1, len(steps)):
+        gain, loss = (x[i] - x[i - 1] for x in (strength_gen, strength_non))
+        if loss > 0 and gain < r * loss:
+            reason = f"non-generalizable strength grows faster at step {steps[i]} (r = {r:g})"
+            return Phases(t1, int(steps[i]), f"{start}; {reason}")
+    return Phases(t1, None, f"{start}; non-generalizable strength never grows faster (r = {r:g})")
+
+
+def phases_of(table: pd.DataFrame, r: float = 1.0) -> Phases:
+    """Return the phase boundaries of the means over trainings; see `phases`."""
+    names = ("H", "generalizable", "non_generalizable")
+    means = [curves(table, name).mean() for name in names]
+    return phases(means[0].index.tolist(), *(x.tolist() for x in means), r)
+
+
+def since_t2(table: pd.DataFrame, quantity: str, r: float = 1.0) -> pd.Series:
+    """Return the change of a quantity from t2 to the end, by seed; the other trainings pick t2.
+
+    NaN if the other trainings have no t2 before the last checkpoint.
+    """
+    values, changes = curves(table, quantity), {}
+    for seed in values.index:
+        others = table[table["seed"] != seed]
+        t2 = phases_of(others, r).t2 if len(others) else None
+        t2 = None if t2 == values.columns[-1] else t2
+        changes[seed] = math.nan if t2 is None else values.loc[seed].iloc[-1] - values.loc[seed, t2]
+    return pd.Series(changes, name=quantity)
