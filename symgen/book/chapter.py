@@ -1,195 +1,190 @@
-"""One execution of a chapter: its parameters, its clock, its result tables, and its provenance."""
+"""`Chapter`: parameters, result tables, claims and provenance of one execution of a notebook."""
 
-import dataclasses
+import datetime
 import html
-import inspect
 import os
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import psutil
 import torch
 
-from symgen.book.parameters import check_parameters
-from symgen.book.processes import spread
-from symgen.book.tables import Page, claim_box, claim_rows, read_results
-from symgen.files import atomic, own_files
-from symgen.fingerprints import RECORD, code_fingerprint, fingerprint, not_a_result, versions
-from symgen.method.claims.judgement import Judgement, judge
+from symgen import __version__
+from symgen.book import editions, notebooks, pages
+from symgen.device import device
+from symgen.storage import atomic
 
-try:
-    import resource
-except ModuleNotFoundError:  # Windows
-    resource = None
-
-PARAMETER_TYPES = (bool, int, float, str, list, tuple, dict, type(None))
+PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
+LIBRARIES = ("torch", "transformers", "numpy", "scipy", "pandas", "datasets")
 
 
-@not_a_result
-def peak_memory() -> dict[str, int]:
-    """Return the most memory this process has held so far, in MiB, on the host and on the GPU."""
-    status = Path("/proc/self/status")
-    told = re.search(r"VmHWM:\s*(\d+) kB", status.read_text()) if status.exists() else None
-    if told:
-        # Of Linux, where `ru_maxrss` begins at what the process held that started this one.
-        peak = int(told[1]) * 2**10
-    elif resource is None:
-        peak = psutil.Process().memory_info().peak_wset
-    else:
-        unit = 1 if platform.system() == "Darwin" else 2**10
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    found = {"host": peak // 2**20}
-    if torch.cuda.is_available():
-        found["gpu"] = torch.cuda.max_memory_allocated() // 2**20
-    return found
+class Shown:
+    """Text and HTML that a notebook displays."""
+
+    def __init__(self, text: str, markup: str, more: Mapping[str, Any] | None = None):
+        self.bundle = {"text/plain": text, "text/html": markup, **(more or {})}
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return self.bundle
+
+    def __repr__(self) -> str:
+        return self.bundle["text/plain"]
+
+
+def timed_batch() -> float:
+    """Return the seconds of one fixed batch on this device, to compare machines."""
+    layer = torch.nn.Conv2d(16, 16, 3, padding=1, device=device())
+    images = torch.ones(64, 16, 32, 32, device=device())
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        with torch.inference_mode():
+            layer(images).sum().item()  # waits for a GPU
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
 class Chapter:
-    """One execution of one chapter: its parameters, its clock and its result tables.
+    """One execution of a chapter.
 
     Args:
         name: of the notebook, without suffix.
-        parameters: the notebook's variables (``globals()``) right after its parameters cell;
-            names that start with an underscore, modules and functions are passed over.
+        parameters: the notebook's variables, ``globals()``, right after its parameters cell.
 
-    Raises:
-        ValueError: for parameters that the chapter cannot run with; see `check_parameters`.
+    Attributes:
+        name: of the notebook.
+        parameters: the plain values among the variables. The entries of ``settings`` are merged
+            into them.
 
     Example:
-        >>> chapter = Chapter("00_planted_logic", {"preset": "quick", "n": 10, "seed": 0})
-        >>> chapter.parameters["n"]
-        10
+        >>> chapter = Chapter("00_planted_logic", {"n": 8, "settings": {"noise": 0}})
+        >>> chapter.parameters
+        {'n': 8, 'noise': 0}
     """
 
     def __init__(self, name: str, parameters: Mapping[str, Any]):
         self.name = name
-        # IPython keeps its own history lists (In, Out) among a notebook's variables.
-        self.parameters = {
+        # IPython keeps its history (In, Out) among a notebook's variables.
+        plain = {
             key: value
             for key, value in parameters.items()
-            if not key.startswith("_")
-            and key not in ("In", "Out")
-            and isinstance(value, PARAMETER_TYPES)
+            if isinstance(value, PLAIN) and key not in ("In", "Out") and key[0] != "_"
         }
-        check_parameters(name, self.parameters)
-        self.tables: dict[str, pd.DataFrame] = {}
-        self.inputs: dict[str, str] = {}
+        settings = plain.pop("settings", {})
+        self.parameters = {**plain, **settings}
+        book = notebooks.book_above(Path.cwd())
+        default = (book or Path.cwd()) / "_build"
+        self.folder = Path(os.environ.get("SYMGEN_OUT") or default) / "tables"
+        self._claims: list[pd.DataFrame] = []
+        self._reads: set[str] = set()
         self._started = time.perf_counter()
-        out = os.environ.get("SYMGEN_OUT")
-        self.folder = Path(out) if out else None
-        # A run writes its tables aside until it has ended well, and reads those of the others.
-        run = os.environ.get("SYMGEN_RUN", out)
-        self._run = Path(run) if run else None
 
-    def record(
-        self, table: str, frame: pd.DataFrame, units: Mapping[str, str] | None = None
-    ) -> pd.DataFrame:
-        """Keep a tidy result table; with `SYMGEN_OUT` set, write it there as CSV. Returns it.
+    def record(self, table: str, frame: pd.DataFrame) -> Shown:
+        """Write a result table to ``NAME.table.csv``, and return it for display.
 
         Args:
-            table: its name.
-            frame: one row an observation.
-            units: of columns that have one, such as ``{"loss": "nats"}``; they are written in
-                the header, as ``loss [nats]``.
+            table: its name, one word.
+            frame: one row per observation, without index.
+
+        Raises:
+            ValueError: for a name that is not one word.
         """
-        for column in units or {}:
-            if column not in frame:
-                raise ValueError(f"{column!r} is no column of {table}: {', '.join(frame)}")
-        named = frame.rename(columns={k: f"{k} [{u}]" for k, u in (units or {}).items()})
-        self.tables[table] = named
-        if self.folder is not None:
-            with atomic(self.folder / "tables" / f"{self.name}.{table}.csv") as path:
-                named.to_csv(path, index=False)
-        return frame
+        if not re.fullmatch(r"\w+", table):
+            raise ValueError(f"the table is called {table!r}; expected letters, digits and _")
+        with atomic(self.folder / f"{self.name}.{table}.csv") as path:
+            frame.to_csv(path, index=False)
+        return Shown(frame.to_string(index=False, max_rows=30), pages.table(frame))
 
-    def claim(self, rule: Callable[..., Judgement], cases: Mapping[str, Any]) -> Page:
-        """Judge a claim of the paper in some settings, record it, and return the box that says so.
-
-        The rule, which is tested, decides; nothing is judged in a notebook. What became of the
-        claim goes into the table ``claims``.
+    def claim(
+        self, name: str, contrasts: Sequence[Any], setting: str = "", unit: str = "trainings"
+    ) -> Shown:
+        """Judge a claim, record the result in the table ``claims``, and return its box.
 
         Args:
-            rule: of `symgen.method.claims`, named as the claim in ``data/paper/claims.csv``.
-            cases: setting (network and data in words) to what was measured there, as `judge`
-                takes it: one value, a tuple of several, or those of each training.
-        """
-        name = rule.__name__
-        judged = {setting: judge(rule, case) for setting, case in cases.items()}
-        rows = claim_rows(name, judged)
-        if (earlier := self.tables.get("claims")) is not None:
-            again = (earlier["claim"] == name) & earlier["setting"].isin([*judged])
-            rows = pd.concat([earlier[~again], rows], ignore_index=True)
-        self.record("claims", rows)
-        return claim_box(name, inspect.cleandoc(rule.__doc__ or ""), judged)
+            name: of the claim in ``data/paper/claims.csv``.
+            contrasts: from a function of `symgen.method.claims`; those with side 0 are controls.
+            setting: network and data in words.
+            unit: what is repeated, "trainings" or "prompts".
 
-    #: Calls a function for every one of some items, on all cores or machines; see `spread`.
-    map = staticmethod(spread)
+        Returns:
+            A box, or one sentence if there are fewer than two repetitions.
+
+        Raises:
+            ValueError: for an unknown claim.
+        """
+        from symgen.method.claims import verdict
+
+        about = pages.claims_of_paper(notebooks.book_folder())
+        if name not in about.index:
+            raise notebooks.unknown("claim", name, about.index)
+        counts = [len(one.values) for one in contrasts]
+        preset = self.parameters.get("preset", "quick")
+        if max(counts, default=0) < 2:
+            sentence = f"Not tested with these parameters: {about.statement[name]}."
+            return Shown(sentence, pages.marked("p", name, preset, html.escape(sentence)))
+        rows = pd.DataFrame(
+            {
+                "claim": name, "setting": setting, "label": one.label, "mean": one.interval.mean,
+                "low": one.interval.low, "high": one.interval.high, "side": one.side,
+                "margin": one.margin, "unit": one.unit, "repetitions": count, "of": unit,
+                "row": one.verdict, "verdict": verdict(contrasts),
+            }
+            for one, count in zip(contrasts, counts, strict=True)
+        )  # fmt: skip
+        again = ((t["claim"][0], t["setting"][0]) == (name, setting) for t in self._claims)
+        self._claims = [t for t, same in zip(self._claims, again, strict=True) if not same]
+        self._claims.append(rows)
+        table = pd.concat(self._claims, ignore_index=True)
+        self.record("claims", table)
+        shown = table[table["claim"] == name]
+        return Shown(pages.claim_text(shown), pages.claim_box(shown, about.loc[name], preset))
 
     def results(self, table: str) -> pd.DataFrame:
-        """Return a result table of all chapters, in this run and in the stored editions.
+        """Return a table of all chapters: from the stored editions, and from the run at hand.
 
-        Columns: preset, chapter, and those of the table. The run at hand stands for its preset;
-        what was read is part of the chapter's provenance. Earlier results of a chapter that has
-        failed since are left out, and a line says so.
+        Returns:
+            Columns edition ("run" for the run at hand), chapter, and those of the table.
         """
-        found = read_results(table, self._run, self.parameters.get("preset", "quick"))
-        if failed := found.attrs["failed"]:
-            print(f"Left out, since they failed in this run: {', '.join(failed)}.")
-        self.inputs[table] = fingerprint(found.to_csv(index=False))
-        return found
+        self._reads.add(table)
+        # Under `symgen run` the tables of the other chapters are one folder up.
+        out = os.environ.get("SYMGEN_RUN")
+        here = Path(out) / "tables" if out else self.folder
+        return editions.read_tables(notebooks.book_folder(), table, here)
 
-    def provenance(self) -> "Provenance":
-        """Return the record of this run, shown as a table where a notebook ends with it."""
-        cuda = torch.cuda.is_available()
-        return Provenance(
-            {
-                "chapter": self.name,
-                "preset": self.parameters.get("preset", "quick"),
-                "parameters": self.parameters,
-                "device": torch.cuda.get_device_name() if cuda else f"CPU, {os.cpu_count()} cores",
-                "threads": torch.get_num_threads(),
-                "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS"),
-                "seconds": round(time.perf_counter() - self._started, 1),
-                "memory": peak_memory(),
-                "versions": versions(),
-                "code": code_fingerprint(),
-                "tables": {k: fingerprint(v.to_csv(index=False)) for k, v in self.tables.items()},
-                "inputs": self.inputs,
-            }
-        )
+    def provenance(self, reused: float = 0.0, **facts: Any) -> Shown:
+        """Return the record of this run; the last cell of a chapter shows it.
 
-
-@not_a_result
-@dataclasses.dataclass(frozen=True)
-class Provenance:
-    """What produced a chapter's outputs; `record` is plain JSON, read back by `symgen verify`."""
-
-    record: dict
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        record = self.record
-        own = own_files(record["parameters"])
-        told = record["OMP_NUM_THREADS"] or "unset"
-        rows = {
-            "preset": record["preset"],
-            "data": record["parameters"].get("dataset", "generated"),
-            "device": record["device"],
-            "threads": f"{record['threads']} (OMP_NUM_THREADS {told})",
-            "wall time": f"{record['seconds']:.1f} s",
-            "peak memory": ", ".join(f"{v:,} MiB ({k})" for k, v in record["memory"].items()),
-            "versions": ", ".join(f"{k} {v}" for k, v in record["versions"].items()),
-            "code fingerprint": record["code"],
+        Args:
+            reused: seconds of the trainings that were read and not repeated.
+            **facts: more to record, such as ``trained_on="NVIDIA H100"``.
+        """
+        place = device()
+        versions = {}
+        for library in LIBRARIES:
+            try:
+                versions[library] = metadata.version(library)
+            except metadata.PackageNotFoundError:
+                continue
+        record = {
+            "chapter": self.name,
+            "preset": self.parameters.get("preset", "quick"),
+            "symgen": f"{__version__} {notebooks.package_commit()}".strip(),
+            "device": torch.cuda.get_device_name(place)
+            if place.type == "cuda"
+            else f"CPU, {os.cpu_count()} cores",
+            "seconds": round(time.perf_counter() - self._started + reused, 1),
+            "reused": round(reused, 1),
+            "batch": round(timed_batch(), 6),
+            "versions": {"python": platform.python_version(), **versions},
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "reads": sorted(self._reads),
+            **{name: str(value) for name, value in facts.items()},
         }
-        cells = "".join(
-            f"<tr><th>{k}</th><td>{html.escape(str(v))}</td></tr>" for k, v in rows.items()
-        )
-        return {
-            "text/plain": "\n".join(f"{k}: {v}" for k, v in rows.items()),
-            "text/html": f'<table class="provenance">{cells}</table>',
-            RECORD: {**record, **({"own": own} if own else {})},
-        }
+        rows = pages.provenance_rows(record)
+        text = "\n".join(f"{name}: {value}" for name, value in rows.items())
+        return Shown(text, pages.provenance_table(rows), {notebooks.PROVENANCE: record})

@@ -1,125 +1,106 @@
-"""Stored copies of executed chapters: where they lie, and whether they are what today's code gives.
+"""Editions: executed copies of chapters with their tables, in ``data/editions/<preset>/``."""
 
-Those of preset quick are the chapters themselves; those of others lie in ``data/editions/``.
-"""
-
-import json
-from collections.abc import Iterable
+import shutil
 from pathlib import Path
-from typing import Any
 
 import nbformat
+import pandas as pd
 
 from symgen.book import notebooks
-from symgen.book.presets import BookError, preset_names, read_chapter, read_preset
-from symgen.fingerprints import fingerprint
-
-#: What is amiss with a stored chapter whose cells are today's, and whose results may still be.
-OLDER = "symgen's code was changed after it ran"
+from symgen.storage import atomic
 
 
 def edition_folder(book: Path, preset: str) -> Path:
-    """Return where a preset's stored copies lie; those of quick are the chapters themselves."""
-    return book / "chapters" if preset == "quick" else book / "data" / "editions" / preset
-
-
-def edition_tables(book: Path, preset: str) -> Path:
-    """Return where the result tables of a preset's stored copies lie."""
-    return book / "data" / "editions" / preset / "tables"
-
-
-def store(book: Path, preset: str, executed: Path) -> Path:
-    """Put an executed chapter and its tables among the stored ones; return its path there."""
-    path = edition_folder(book, preset) / executed.name
-    ran = nbformat.read(executed, as_version=4)
-    source = read_chapter(book, executed.stem)
-    # Prose may have been mended since the run.
-    stored = notebooks.scrub(notebooks.refresh(ran, source) or ran, book, executed.stem)
-    tables = notebooks.own_tables(ran, executed.parent / "tables", executed.stem)
-    folder = edition_tables(book, preset)
-    # This folder is the book's own, and an author may have cleared what tells of older tables.
-    notebooks.write_notebook(stored, path, tables, folder, folder.glob(f"{path.stem}.*.csv"))
-    return path
+    """Return the folder of an edition."""
+    return book / "data" / "editions" / preset
 
 
 def edition_names(book: Path) -> list[str]:
-    """Return the names of the stored editions other than quick."""
-    folder = book / "data" / "editions"
-    return sorted(p.name for p in folder.glob("*") if any(p.glob("*.ipynb")))
+    """Return the editions that hold pages or tables, the smallest first."""
+    return [p for p in notebooks.PRESETS if any(edition_folder(book, p).rglob("*.*"))]
 
 
-def problems(stored: nbformat.NotebookNode, source: nbformat.NotebookNode) -> list[str]:
-    """Return why a stored chapter does not show what today's code would, or an empty list."""
-    about = stored.metadata.get("symgen")
-    if not about:
-        return ["it holds no outputs of a run"]
-    found = []
-    parts = {key: value for key, value in about.items() if key in notebooks.IDENTITY}
-    if fingerprint(parts) != about.get("fingerprint"):
-        found.append("its fingerprint does not match what it says it was made from")
-    own = about.get("sources") == notebooks.sources_fingerprint(stored)
-    if not (own and notebooks.same_work(stored, source)):
-        found.append("its code cells were changed after it ran")
-    if about.get("code") != notebooks.chapter_code(source):
-        found.append(OLDER)
-    outputs = [output for cell in notebooks.own_code(stored) for output in cell.outputs]
-    if not outputs:
-        found.append("it holds no outputs")
-    if any(output.output_type == "error" for output in outputs):
-        found.append("it shows an error")
-    record = notebooks.provenance_record(stored)
-    if notebooks.inputs_changed(record, None, about["preset"]):
-        found.append("results of other chapters that it shows were changed after it ran")
-    return found
+def move_tables(source: Path, target: Path, chapter: str) -> None:
+    """Replace the tables of one chapter by those of a run."""
+    for old in target.glob(f"{chapter}.*.csv"):
+        old.unlink()
+    for file in source.glob(f"{chapter}.*.csv"):
+        with atomic(target / file.name) as path:
+            shutil.copyfile(file, path)
 
 
-def ran_with(
-    book: Path, name: str, executed: nbformat.NotebookNode, source: nbformat.NotebookNode
-) -> tuple[str, dict[str, Any]]:
-    """Return the preset that a chapter ran with, and the parameters that are not the preset's.
-
-    What the run itself tells counts: a copy that another program made says what it was copied from.
-
-    Args:
-        book, name: of the chapter.
-        executed: a copy of it.
-        source: the chapter as it lies in the book.
-    """
-    about, own = executed.metadata["symgen"], notebooks.defaults(source)
-    told = notebooks.provenance_record(executed).get("parameters", {})
-    preset = told.get("preset", about["preset"])
-    of_preset = read_preset(book, preset).get(name, {}) if preset in preset_names(book) else {}
-    # A tuple is a list where it was written down.
-    expected = json.loads(json.dumps({**own, **of_preset, "preset": preset}))
-    ran = {**own, **about["parameters"], **told}
-    return preset, {k: v for k, v in ran.items() if k in own and v != expected[k]}
+def store(book: Path, preset: str, executed: Path) -> Path:
+    """Copy an executed chapter and its tables into the edition; return the new path."""
+    folder = edition_folder(book, preset)
+    with atomic(folder / executed.name) as path:
+        shutil.copyfile(executed, path)
+    move_tables(executed.parent / "tables", folder / "tables", executed.stem)
+    return folder / executed.name
 
 
-def verify(book: Path, chapters: Iterable[str]) -> tuple[dict, dict]:
-    """Compare the stored outputs with today's code.
+def is_stale(stored: nbformat.NotebookNode, source: nbformat.NotebookNode) -> bool:
+    """Return whether the cells of a chapter have changed since the stored copy ran."""
+    about = stored.metadata.get("symgen", {})
+    # Both: the copy itself may have been edited, too.
+    hashes = {notebooks.cells_hash(source), notebooks.cells_hash(stored)}
+    return {about.get("cells")} != hashes
+
+
+def verify(book: Path) -> pd.DataFrame:
+    """Return the stored pages that are stale, and the chapters without a quick page.
 
     Returns:
-        The chapters whose quick outputs are stale, with the reasons; and the chapters of other
-        editions that are, which is no fault: a GPU or a cluster is needed to renew them.
-
-    Raises:
-        BookError: where there are no chapters.
+        Columns edition, chapter, problem ("stale" or "missing").
     """
-    stale, old = {}, {}
-    if not (chapters := [*chapters]):
-        raise BookError(f"{book / 'chapters'} holds no chapters: restore it from its repository")
-    for name in chapters:
-        source = read_chapter(book, name)
-        found = problems(source, source)
-        if notebooks.tables_changed(source, edition_tables(book, "quick"), name):
-            found.append("its tables are not those of its run")
-        if source.metadata.get("symgen", {}).get("parameters"):
-            found.append("it ran with parameters other than the notebook's own")
-        if found:
-            stale[name] = found
-        for edition in edition_names(book):
-            path = edition_folder(book, edition) / f"{name}.ipynb"
-            stored = notebooks.read_executed(path)
-            if path.exists() and (found := problems(stored, source) if stored else ["damaged"]):
-                old[f"{edition}/{name}"] = found
-    return stale, old
+    rows = []
+    for name in notebooks.contents(book):
+        source = notebooks.read_chapter(book, name)
+        for edition in ("quick", *notebooks.PRESETS[1:]):
+            stored = notebooks.read(edition_folder(book, edition) / f"{name}.ipynb")
+            if stored is None and edition == "quick":
+                rows.append((edition, name, "missing"))
+            elif stored is not None and is_stale(stored, source):
+                rows.append((edition, name, "stale"))
+    return pd.DataFrame(rows, columns=["edition", "chapter", "problem"])
+
+
+def read_tables(book: Path, table: str, here: Path | None = None) -> pd.DataFrame:
+    """Return a table of all chapters from the editions, and from a folder of the run at hand.
+
+    Returns:
+        Columns edition ("run" for the folder), chapter, and those of the table.
+    """
+    folders = {name: edition_folder(book, name) / "tables" for name in edition_names(book)}
+    folders |= {"run": here} if here else {}
+    parts = [pd.DataFrame(columns=["edition", "chapter"])]
+    for name, folder in folders.items():
+        for file in sorted(folder.glob(f"*.{table}.csv")):
+            frame = pd.read_csv(file)
+            frame.insert(0, "edition", name)
+            frame.insert(1, "chapter", file.name.split(".")[0])
+            parts.append(frame)
+    parts = [part for part in parts if len(part)] or parts[:1]
+    return pd.concat(parts, ignore_index=True)
+
+
+def largest_claims(book: Path) -> pd.DataFrame:
+    """Return the recorded rows of each claim from the largest edition that has it.
+
+    Returns:
+        The columns of the table ``claims``, and edition and chapter.
+    """
+    columns = ["edition", "chapter", "claim", "setting", "label", "mean", "low", "high", "side",
+               "margin", "unit", "repetitions", "of", "row", "verdict"]  # fmt: skip
+    rows = read_tables(book, "claims").reindex(columns=columns)
+    text = ["setting", "unit", "row", "verdict"]  # an empty column is read as numbers
+    rows = rows[rows["label"].notna()].astype(dict.fromkeys(text, object))
+    rows[text] = rows[text].fillna("")
+    size = rows["edition"].map(notebooks.PRESETS.index)
+    return rows[size == size.groupby(rows["claim"]).transform("max")].reset_index(drop=True)
+
+
+def largest_copies(book: Path, chapter: str) -> dict[str, nbformat.NotebookNode]:
+    """Return the stored copies of a chapter by edition, the largest first."""
+    names = reversed(edition_names(book))
+    copies = {n: notebooks.read(edition_folder(book, n) / f"{chapter}.ipynb") for n in names}
+    return {name: copy for name, copy in copies.items() if copy is not None}

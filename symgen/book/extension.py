@@ -1,0 +1,111 @@
+"""The Sphinx extension of the site: computed parts, captions, recorded results, clean outputs.
+
+It works the same under `symgen html` and under `jupyter-book build .`.
+"""
+
+import html
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from docutils import nodes
+
+from symgen.book import inert, notebooks, pages
+from symgen.book.scripts import fetch_scripts
+from symgen.storage import fingerprint
+
+CLAIM = re.compile(r'data-claim="(\w+)" data-preset="(\w+)"')
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register the extension with Sphinx."""
+    # A change of the stored results changes these values, and so every page is read again.
+    app.add_config_value("symgen_book", "", "env")
+    app.add_config_value("symgen_results", "", "env")
+    app.connect("config-inited", _configure)
+    app.connect("source-read", _source)
+    # Before others take over what was read.
+    app.connect("doctree-read", _clean, priority=100)
+    # Sphinx does not see formulas in outputs, and would leave their script out.
+    app.set_html_assets_policy("always")
+    return {"parallel_read_safe": False, "parallel_write_safe": True}
+
+
+def _configure(app: Any, config: Any) -> None:
+    config.symgen_book = config.symgen_book or str(Path(app.confdir).resolve())
+    book = Path(config.symgen_book)
+    files = sorted((book / "data" / "editions").rglob("*.*"))
+    config.symgen_results = fingerprint([(str(p), p.stat().st_mtime_ns) for p in files])
+    config.html_theme_options.update(show_navbar_depth=1, show_toc_level=2)
+    # They lie outside of _static, whose scripts the theme loads on every page.
+    place = os.environ.get("SYMGEN_SCRIPTS") or str(book / "_build" / "vendor")
+    if site := fetch_scripts(Path(place)):
+        config.html_extra_path = [*config.html_extra_path, str(site)]
+        config.mathjax_path = "../vendor/mathjax/tex-mml-chtml.js"
+        config.nb_ipywidgets_js = {"../vendor/widgets/embed.js": {}}
+
+
+def _source(app: Any, page: str, text: list[str]) -> None:
+    book = Path(app.config.symgen_book)
+    if not str(app.env.doc2path(page)).endswith(".ipynb"):
+        text[0] = pages.fill(text[0], book)
+        return
+    notebook = nbformat.reads(text[0], as_version=4)
+    record = notebook.metadata.pop("symgen", {})
+    injected = any(notebooks.has_tag(cell, "injected-parameters") for cell in notebook.cells)
+    heading = "Figure"
+    for i, cell in enumerate(notebook.cells):
+        after = notebook.cells[i + 1] if i + 1 < len(notebook.cells) else None
+        if cell.cell_type == "code":
+            words = pages.caption(after) or heading
+            cell.metadata["mystnb"] = {"image": {"alt": words, "classes": "drawn"}}
+            if injected and notebooks.has_tag(cell, "parameters"):
+                cell.metadata["tags"] = [*cell.metadata["tags"], "hide-cell"]
+                words = "Default parameters, and their meaning"
+                cell.metadata["mystnb"] |= {"code_prompt_show": words, "code_prompt_hide": words}
+            continue
+        if cell.cell_type != "markdown":
+            continue
+        heading = next(iter(re.findall(r"^#+ +(.+)$", cell.source, re.M)[-1:]), heading)
+        cell.source = pages.fill(cell.source, book)
+        if pages.caption(cell):
+            cell.source = "{.caption}\n" + cell.source
+        if i == 0 and record:
+            title, _, rest = cell.source.partition("\n")
+            cell.source = f"{title}\n\n{_made_by(record)}\n\n{rest}"
+    text[0] = nbformat.writes(notebook)
+
+
+def _made_by(record: dict) -> str:
+    """Return the line under the title: preset, device, time, version, date, and if it is stale."""
+    rows = pages.provenance_rows({"versions": {}, **record})
+    parts = [f"Preset {rows['preset']}", rows.get("device"), rows["time"], rows.get("date")]
+    if record.get("stale"):
+        parts.append("the code of this page has changed since it ran")
+    return f'<p class="edition">{html.escape(" · ".join(filter(None, parts)))}</p>'
+
+
+def _clean(app: Any, document: nodes.document) -> None:
+    """Remove everything live from the outputs of notebooks, and add recorded results to claims."""
+    if not str(app.env.doc2path(app.env.docname)).endswith(".ipynb"):
+        return
+    book = Path(app.config.symgen_book)
+    outputs = [n for n in document.findall(nodes.container) if "mime_type" in n]
+    for output in outputs:
+        if output["mime_type"] not in (*inert.SHOWN, inert.WIDGET_VIEW):
+            output.parent.remove(output)
+        elif output["mime_type"] == "text/html":
+            for raw in list(output.findall(nodes.raw)):
+                text = inert.clean_html(raw.astext())
+                for claim, preset in CLAIM.findall(text):
+                    text += pages.recorded(book, claim, preset)
+                raw.children = [nodes.Text(text)]
+                raw.rawsource = text
+    scripts = getattr(app.env, "nb_metadata", {}).get(app.env.docname, {}).get("js_files", {})
+    if "ipywidgets_state" in scripts:
+        address, options = scripts["ipywidgets_state"]
+        state = inert.clean_widgets(json.loads(options["body"]))
+        scripts["ipywidgets_state"] = (address, {**options, "body": inert.as_script(state)})

@@ -1,0 +1,236 @@
+"""Run chapters by papermill, and skip those whose executed copy is what a run would give."""
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nbformat
+from joblib import Parallel, delayed
+
+from symgen import __version__
+from symgen.book import editions, notebooks
+from symgen.storage import fingerprint
+
+KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
+# nbclient gives up on a cell that prints a lot after 4 seconds.
+OUTPUT_SECONDS = 600
+
+
+class Outcome(NamedTuple):
+    """The outcome of a chapter: "done", "unchanged", "failed" or "stopped"; path and message."""
+
+    status: str
+    path: Path
+    message: str
+
+
+def run_folder(place: Path, preset: str, given: Mapping[str, Any]) -> Path:
+    """Return the folder of a run: one per preset, and one per set of other parameters."""
+    changed = f"-{fingerprint(notebooks.as_text(given))[:8]}" if given else ""
+    return place / "_build" / "runs" / f"{preset}{changed}"
+
+
+def identity(source: nbformat.NotebookNode, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return everything that decides if a run would repeat an earlier one."""
+    return {
+        "cells": notebooks.cells_hash(source),
+        "parameters": notebooks.as_text(parameters),
+        "symgen": f"{__version__} {notebooks.package_commit()}".strip(),
+    }
+
+
+def is_unchanged(path: Path, about: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
+    """Return whether the executed copy at `path` need not be made again.
+
+    A chapter runs again if the package has uncommitted changes, if it reads tables of other
+    chapters, and if a parameter names a file or code of the reader, which may have changed.
+    """
+    earlier = notebooks.read(path)
+    if earlier is None or path.with_suffix(".failed.ipynb").exists():
+        return False
+    texts = [value for value in parameters.values() if isinstance(value, str)]
+    own = any(":" in text or (os.path.sep in text and Path(text).exists()) for text in texts)
+    ran = earlier.metadata.get("symgen", {})
+    same = all(ran.get(name) == value for name, value in about.items())
+    return same and not (own or ran.get("reads") or about["symgen"].endswith("+"))
+
+
+@contextlib.contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for the kernel that is started inside."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def execute(
+    book: Path,
+    chapter: str,
+    preset: str,
+    given: Mapping[str, Any],
+    out: Path,
+    until: float | None = None,
+    source: nbformat.NotebookNode | None = None,
+) -> Outcome:
+    """Run one chapter into the folder `out`.
+
+    A chapter that ends well becomes ``NAME.ipynb`` with ``tables/NAME.*.csv``. After a failure,
+    ``NAME.failed.ipynb`` shows the error, and the last good copy and its tables stay.
+
+    Args:
+        book: its folder.
+        chapter, preset: names.
+        given: parameters that differ from the preset's.
+        out: folder of the run.
+        until: time (seconds since 1970) after which nothing new starts.
+        source: the notebook to run instead of the chapter's own.
+
+    Raises:
+        BookError: for an unknown preset or parameter.
+    """
+    parameters = notebooks.resolve(book, chapter, preset, given)
+    source = source or notebooks.read_chapter(book, chapter)
+    path, failed = out / f"{chapter}.ipynb", out / f"{chapter}.failed.ipynb"
+    about = identity(source, parameters)
+    if is_unchanged(path, about, parameters):
+        return Outcome("unchanged", path, "unchanged since its last run")
+    if until is not None and time.time() >= until:
+        return Outcome("stopped", path, "not started; run again")
+    started = time.perf_counter()
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=f".{chapter}.") as folder:
+        aside = Path(folder).resolve()
+        notebooks.write(source, aside / "source.ipynb")
+        kernel = {"SYMGEN_OUT": str(aside), "SYMGEN_RUN": str(out.resolve()), "TQDM_DISABLE": "1"}
+        kernel |= {"SYMGEN_UNTIL": str(until)} if until is not None else {}
+        try:
+            with environment(kernel):
+                executed = _papermill(book, aside, parameters)
+        except Exception as error:  # a failing cell, a dead kernel and a full disk differ in type
+            if getattr(error, "ename", "") == "OutOfTime":
+                return Outcome("stopped", path, str(error.evalue))
+            notebooks.write(_with_error(aside / "executed.ipynb", source, error, book), failed)
+            message = f"failed: {_reason(error)}\n  executed so far: {failed}"
+            return Outcome("failed", failed, message)
+        seconds = round(time.perf_counter() - started, 1)
+        record = {"preset": preset, "seconds": seconds, **_provenance(executed), **about}
+        _tidy(executed, book)
+        executed.metadata["symgen"] = record
+        notebooks.write(executed, path)
+        editions.move_tables(aside / "tables", out / "tables", chapter)
+        failed.unlink(missing_ok=True)
+    return Outcome("done", path, f"done in {seconds:.1f} s")
+
+
+def _papermill(book: Path, aside: Path, parameters: Mapping[str, Any]) -> nbformat.NotebookNode:
+    import papermill  # slow to import, as are the others
+    import zmq
+    from traitlets.config import Config
+
+    # A kernel talks over a local port that others on the machine could listen to.
+    private = {"transport_encryption": "auto"} if zmq.has("curve") else {}
+    # papermill fills braces in paths.
+    source, target = (
+        str(aside / name).replace("{", "{{").replace("}", "}}")
+        for name in ("source.ipynb", "executed.ipynb")
+    )
+    return papermill.execute_notebook(
+        source, target, dict(parameters) or None, cwd=str(book / "chapters"),
+        kernel_name=KERNEL["name"], language=KERNEL["language"], progress_bar=False,
+        iopub_timeout=OUTPUT_SECONDS, config=Config({"KernelManager": private}),
+        extra_arguments=["--log-level=CRITICAL"],
+    )  # fmt: skip
+
+
+def _provenance(notebook: nbformat.NotebookNode) -> dict[str, Any]:
+    """Take the record out of the output of `Chapter.provenance`."""
+    record: dict[str, Any] = {}
+    for cell in notebooks.code_cells(notebook):
+        for output in cell.outputs:
+            record |= output.get("data", {}).pop(notebooks.PROVENANCE, {})
+    return record
+
+
+def _tidy(notebook: nbformat.NotebookNode, book: Path) -> None:
+    """Remove what differs between two equal runs, and paths of this machine."""
+    kept = {k: notebook.metadata[k] for k in ("widgets",) if k in notebook.metadata}
+    language = {"name": "python", "file_extension": ".py"}
+    notebook.metadata = nbformat.from_dict(
+        {"kernelspec": KERNEL, "language_info": language, **kept}
+    )
+    for cell in notebook.cells:
+        for name in ("papermill", "execution"):
+            cell.metadata.pop(name, None)
+    notebooks.scrub(notebook, book)
+
+
+def _with_error(
+    partial: Path, source: nbformat.NotebookNode, error: Exception, book: Path
+) -> nbformat.NotebookNode:
+    """Return the notebook as far as it ran, with the error in the last cell that began."""
+    notebook = notebooks.read(partial) or source
+    code = notebooks.code_cells(notebook)
+    if code and not any(o.output_type == "error" for cell in code for o in cell.outputs):
+        begun = [c for c in code if c.metadata.get("papermill", {}).get("start_time")]
+        text = f"{type(error).__name__}: {error}"
+        shown = nbformat.v4.new_output(
+            "error", ename=type(error).__name__, evalue=str(error), traceback=[text]
+        )
+        (begun or code)[-1].outputs.append(shown)
+    _tidy(notebook, book)
+    return notebook
+
+
+def _reason(error: Exception) -> str:
+    if not hasattr(error, "ename"):
+        return f"{type(error).__name__}: {error}"
+    lines = error.source.strip().splitlines()[:12]
+    cell = "\n".join(f"    {line}" for line in lines)
+    return f"cell [{error.exec_count}] raised {error.ename}: {error.evalue}\n{cell}"
+
+
+def run_all(
+    book: Path,
+    chapters: Iterable[str],
+    preset: str,
+    given: Mapping[str, Any],
+    out: Path,
+    workers: int = 1,
+    until: float | None = None,
+) -> Iterator[tuple[str, Outcome]]:
+    """Run chapters side by side, and yield each as it ends. See `execute`."""
+
+    def one(chapter: str) -> tuple[str, Outcome]:
+        return chapter, execute(book, chapter, preset, given, out, until)
+
+    jobs = (delayed(one)(chapter) for chapter in chapters)
+    yield from Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)(jobs)
+
+
+def expected(book: Path, chapters: Iterable[str], preset: str) -> list[tuple[str, str]]:
+    """Return per chapter what a run with this preset is expected to take, in words.
+
+    The seconds are those of the stored page, scaled by one batch that is timed on both machines.
+    """
+    from symgen.book.chapter import timed_batch
+
+    here, rows = timed_batch(), []
+    for chapter in chapters:
+        stored = notebooks.read(editions.edition_folder(book, preset) / f"{chapter}.ipynb")
+        about = stored.metadata.get("symgen", {}) if stored else {}
+        if not about.get("batch"):
+            rows.append((chapter, "no stored run"))
+            continue
+        seconds = (about["seconds"] - about["reused"]) * here / about["batch"]
+        text = f"about {seconds:,.0f} s ({about['seconds']:,.0f} s on {about['device']}"
+        reused = about.get("reused")
+        rows.append((chapter, text + f", {reused:,.0f} s of it reused)" if reused else f"{text})"))
+    return rows

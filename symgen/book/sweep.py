@@ -1,0 +1,146 @@
+"""Run chapters with many sets of parameters, on this machine or on a dask cluster."""
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from joblib import Parallel, delayed, parallel_config
+
+from symgen.book import notebooks
+from symgen.book.notebooks import BookError
+from symgen.storage import atomic, fingerprint
+
+KEYS = ("chapter", "preset", "grid", "cases")
+
+
+class Cell(NamedTuple):
+    """One run of a sweep: a chapter with its parameters."""
+
+    chapter: str
+    preset: str
+    parameters: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        texts = notebooks.as_text(self.parameters)
+        return f"{self.chapter}-{fingerprint([self.preset, texts])[:12]}"
+
+
+def read_cells(book: Path, grid: Path) -> list[Cell]:
+    """Return the runs that a file asks for.
+
+    Args:
+        book: its folder.
+        grid: YAML with ``chapter`` (a name or a list), ``preset`` (quick by default), and
+            ``grid`` (lists of values, every combination is run) or ``cases`` (a list of sets of
+            parameters).
+
+    Raises:
+        BookError: for anything else, and for unknown chapters, presets and parameters.
+    """
+    asked = notebooks.read_yaml(grid)
+    if extra := asked.keys() - {*KEYS}:
+        raise notebooks.unknown(f"key of {grid}", min(extra), KEYS)
+    values, cases = asked.get("grid") or {}, asked.get("cases") or []
+    lists = isinstance(values, dict) and all(isinstance(v, list) for v in values.values())
+    sets = isinstance(cases, list) and all(isinstance(case, dict) for case in cases)
+    if "chapter" not in asked or not (lists and sets) or bool(values) == bool(cases):
+        raise BookError(
+            f"{grid} must hold chapter, and either grid (lists of values by parameter) or cases "
+            "(a list of sets of parameters)"
+        )
+    combinations = [dict(zip(values, v, strict=True)) for v in itertools.product(*values.values())]
+    names = asked["chapter"] if isinstance(asked["chapter"], list) else [asked["chapter"]]
+    preset = asked.get("preset", "quick")
+    cells = []
+    for chapter in notebooks.chosen_chapters(book, map(str, names)):
+        for parameters in cases or combinations:
+            notebooks.resolve(book, chapter, preset, parameters)
+            cells.append(Cell(chapter, preset, parameters))
+    return cells
+
+
+def run_cell(book: str, out: str, cell: Cell, threads: int | None) -> str:
+    """Run one cell as a command of its own, and return its error message; empty if it ended well.
+
+    A process of its own, because a kernel cannot be driven from a thread of a dask worker.
+    """
+    command = [sys.executable, "-m", "symgen", "run", cell.chapter, "--preset", cell.preset]
+    for name, text in notebooks.as_text(cell.parameters).items():
+        command += ["-p", name, text]
+    command += ["--out", str(Path(out, "cells", cell.name))]
+    environment = {**os.environ, "PYTHONUTF8": "1"}
+    if threads:
+        environment.setdefault("OMP_NUM_THREADS", str(threads))
+    done = subprocess.run(
+        command, cwd=book, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode == 0:
+        return ""
+    return (done.stdout + done.stderr).strip() or f"ended with status {done.returncode}"
+
+
+def run_cells(
+    book: Path, cells: list[Cell], out: Path, workers: int = 1, scheduler: str | None = None
+) -> Iterator[tuple[Cell, str]]:
+    """Run what is missing, and yield each cell with its error message as it ends.
+
+    Args:
+        book: its folder.
+        cells: to run.
+        out: folder of the sweep; with a scheduler, one that all its machines share.
+        workers: how many cells run side by side on this machine.
+        scheduler: address of a dask scheduler, such as ``tcp://10.0.0.1:8786``.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    backend: dict[str, Any] = {"backend": "threading"}
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    if scheduler:
+        from distributed import Client
+
+        backend, threads, workers = {"backend": "dask", "client": Client(scheduler)}, None, -1
+    missing = [cell for cell in cells if not (out / "cells" / cell.name / "done").exists()]
+
+    def one(cell: Cell) -> tuple[Cell, str]:
+        return cell, run_cell(str(book), str(out.resolve()), cell, threads)
+
+    with parallel_config(n_jobs=workers, **backend):
+        jobs = (delayed(one)(cell) for cell in missing)
+        # joblib's dask backend gives no generators.
+        how = "list" if scheduler else "generator_unordered"
+        for cell, error in Parallel(return_as=how)(jobs):
+            if not error:
+                (out / "cells" / cell.name / "done").touch()
+            yield cell, error
+
+
+def join_tables(cells: list[Cell], out: Path, errors: Mapping[str, str]) -> Path:
+    """Write the tables of all cells into one file, ``sweep.csv``, and return its path.
+
+    Columns: chapter, the parameters, status, error, table, and the columns of all tables. A
+    failed cell is one row.
+    """
+    parts = []
+    for cell in cells:
+        folder = out / "cells" / cell.name
+        done = (folder / "done").exists()
+        about = {"chapter": cell.chapter, **notebooks.as_text(cell.parameters)}
+        about |= {"status": "done" if done else "failed", "error": errors.get(cell.name, "")}
+        tables = sorted((folder / "tables").glob("*.csv")) if done else []
+        for file in tables:
+            frame = pd.read_csv(file)
+            about["table"] = file.name.split(".")[1]
+            clash = {name: f"{name} ({about['table']})" for name in frame if name in about}
+            parts.append(pd.concat([pd.DataFrame([about] * len(frame)),
+                                    frame.rename(columns=clash)], axis=1))  # fmt: skip
+        if not tables:
+            parts.append(pd.DataFrame([{**about, "table": ""}]))
+    with atomic(out / "sweep.csv") as path:
+        pd.concat(parts, ignore_index=True).to_csv(path, index=False)
+    return out / "sweep.csv"
