@@ -325,9 +325,12 @@ def from_pretrained(kind: str, name: str, **options: Any) -> Any:
     transformers, folder = import_transformers(), local_folder(name)
     if folder is None and name.startswith((".", "~", "/")):
         raise FileNotFoundError(f'there is no folder "{name}"; give the path of a saved model')
+    logging, loader = transformers.utils.logging, getattr(transformers, kind)
+    verbosity = logging.get_verbosity()
+    # Its reports on new last layers name paths of this machine.
+    logging.set_verbosity_error()
     try:
         # Code that comes with a model is never run.
-        loader = getattr(transformers, kind)
         return loader.from_pretrained(str(folder or name), trust_remote_code=False, **options)
     except (ImportError, MemoryError):
         raise
@@ -339,6 +342,8 @@ def from_pretrained(kind: str, name: str, **options: Any) -> Any:
             f"{folder} is not in from_pretrained format ({cause}); expected config.json, "
             "model.safetensors and, for texts, tokenizer.json"
         ) from error
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 def import_transformers() -> Any:

@@ -1,4 +1,4 @@
-"""The architectures behind the registry of networks."""
+"""The architectures of the registry."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from symgen.data.hub import SMALL, import_transformers
-from symgen.literal import nearest
+from symgen.data.images import SMALL
+from symgen.data.sources import import_transformers
+from symgen.names import unknown
 
 
 class SmallCNN(nn.Module):
@@ -83,7 +84,7 @@ def resnet(name: str) -> Callable[..., nn.Module]:
 
         model = getattr(torchvision.models, name)(num_classes=classes, **options)
         if image_size <= SMALL:
-            # The stem for small images; from 33 pixels on, one of its two halvings is kept.
+            # The stem for small images. Above 32 pixels it keeps one of its two halvings.
             stride = 1 if image_size <= 32 else 2
             model.conv1 = nn.Conv2d(channels, 64, 3, stride, 1, bias=False)
             model.maxpool = nn.Identity()
@@ -96,7 +97,7 @@ def resnet(name: str) -> Callable[..., nn.Module]:
 
 
 def _scaled(layer: nn.Module, width: int) -> nn.Module:
-    """Return a layer of a VGG network after the first, with `width` channels in place of 64."""
+    """Return a layer of a VGG network after the first, with `width` channels instead of 64."""
     if isinstance(layer, nn.Conv2d):
         sizes = (size * width // 64 for size in (layer.in_channels, layer.out_channels))
         return nn.Conv2d(*sizes, 3, padding=1)
@@ -121,7 +122,7 @@ def vgg(name: str) -> Callable[..., nn.Module]:
         with torch.device("meta"):
             model = maker(num_classes=classes, init_weights=False, **options)
         side = max(1, min(7, image_size // 32))
-        # Every layer by the same factor, so that the first has as many channels as was asked for.
+        # All layers are scaled by the same factor.
         hidden = (4096 if image_size > SMALL else 512) * width // 64
         last = 512 * width // 64
         drop = options.get("dropout", 0.5)
@@ -136,8 +137,7 @@ def vgg(name: str) -> Callable[..., nn.Module]:
             nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(drop),
             nn.Linear(hidden, classes),
         )  # fmt: skip
-        target = first.weight.device if torch.get_default_device().type == "meta" else "cpu"
-        model = model.to_empty(device=target)
+        model = model.to_empty(device="cpu")
         for module in model.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -154,11 +154,11 @@ def vgg(name: str) -> Callable[..., nn.Module]:
     return build
 
 
-class TextClassifier(nn.Module):
-    """A sequence classifier of `transformers` whose forward takes token tensors and gives logits.
+class Logits(nn.Module):
+    """A classifier of `transformers` whose forward returns plain logits.
 
     Args:
-        model: such as ``BertForSequenceClassification``.
+        model: such as ``BertForSequenceClassification``, or an image classifier.
     """
 
     def __init__(self, model: nn.Module):
@@ -169,11 +169,12 @@ class TextClassifier(nn.Module):
         """Return the logits (sample, class).
 
         Args:
-            x: input_ids (sample, token), or a mapping of `inputs`.
-            **inputs: what the model takes: input_ids or inputs_embeds, and attention_mask.
+            x: images; or input_ids (sample, token); or a mapping of `inputs`.
+            **inputs: of the model: input_ids or inputs_embeds, and attention_mask.
         """
         if x is not None:
-            inputs |= x if isinstance(x, Mapping) else {"input_ids": x}
+            name = "pixel_values" if getattr(x, "ndim", 2) == 4 else "input_ids"
+            inputs |= x if isinstance(x, Mapping) else {name: x}
         return self.model(**inputs).logits
 
     def get_input_embeddings(self) -> nn.Module:
@@ -197,10 +198,11 @@ def bert(layers: int, hidden: int) -> Callable[..., nn.Module]:
             "num_labels": classes,
             "pad_token_id": pad_token_id,
         }
-        known = {**transformers.BertConfig().to_dict(), "num_labels": 2}
-        if unknown := [name for name in options if name not in known]:
-            raise TypeError(f"BertConfig has no {unknown[0]}.{nearest(unknown[0], known)}")
+        names = [*transformers.BertConfig().to_dict(), "num_labels"]
+        for name in options:
+            if name not in names:
+                raise unknown("setting of BertConfig", name, names)
         config = transformers.BertConfig(**{**shape, **options})
-        return TextClassifier(transformers.BertForSequenceClassification(config))
+        return Logits(transformers.BertForSequenceClassification(config))
 
     return build

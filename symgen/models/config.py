@@ -1,4 +1,4 @@
-"""How a network is trained: one configuration, whatever the network is."""
+"""How a network is trained: one configuration for all networks."""
 
 import dataclasses
 import math
@@ -7,33 +7,36 @@ from typing import Any
 import numpy as np
 import torch
 
-from symgen.literal import nearest
+from symgen.names import unknown
 
 WEIGHT_DECAY = {"sgd": 5e-4, "adamw": 0.01}
-SCHEDULES = ("cosine", "linear", "constant")
-MIXED = ("no", "bf16", "fp16")
+CHOICES = {
+    "optimizer": (None, *WEIGHT_DECAY),
+    "schedule": ("cosine", "linear", "constant"),
+    "mixed_precision": ("no", "bf16", "fp16"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """How a network is trained, whatever it is. None stands for what suits the network.
+    """How a network is trained. None stands for the default of the network.
 
     Attributes:
         epochs: passes over the training samples.
-        batch_size: samples a step, over all processes together.
+        batch_size: samples per step, over all processes together.
         learning_rate: peak value; by default that of the registry.
         optimizer: "sgd" (momentum 0.9; default for images) or "adamw" (default for texts).
         weight_decay: default 5e-4 for sgd, 0.01 for adamw.
         schedule: "cosine", "linear" or "constant", each after a warm-up of 5 % of the steps.
-        checkpoints: how many, see `checkpoint_steps`; or the steps themselves. The untrained
+        checkpoints: their number, see `checkpoint_steps`; or the steps themselves. The untrained
             network (step 0) and the last step are always kept.
         augment: whether training samples are augmented; those of language models never are.
         mixed_precision: "no", "bf16" or "fp16".
-        recalibrate: whether the batch norms of a checkpoint have statistics of the training
-            samples measured with its weights, and not the running ones, which of an untrained
-            network are made up. Networks without batch norm have none.
-        evaluation_size: number of samples of each kind that records are measured on; the same
-            ones at every checkpoint.
+        recalibrate: whether the batch norms of a checkpoint get statistics that are measured with
+            its weights on training samples. Running statistics lag behind the weights, and those
+            of an untrained network are arbitrary.
+        evaluation_size: number of training samples, and of test samples, that records are
+            measured on; the same ones at every checkpoint.
         seed: of the initial weights, the order of samples, augmentation and dropout.
 
     Raises:
@@ -54,28 +57,36 @@ class TrainingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("optimizer", tuple(WEIGHT_DECAY)),
-            ("schedule", SCHEDULES),
-            ("mixed_precision", MIXED),
-        ):
-            if (value := getattr(self, name)) not in known and (name, value) != ("optimizer", None):
-                raise ValueError(
-                    f'{name}="{value}" is unknown; expected {", ".join(known)}.'
-                    f"{nearest(value, known)}"
-                )
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise unknown(name, getattr(self, name), choices)
         if self.mixed_precision == "fp16" and not torch.cuda.is_available():
             raise ValueError('mixed_precision="fp16" needs a GPU; use "bf16" or "no" on a CPU')
-        for name in ("epochs", "batch_size", "evaluation_size"):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"{name}={value}: expected at least 1")
-        if isinstance(self.checkpoints, int) and self.checkpoints < 1:
-            raise ValueError(
-                f"checkpoints={self.checkpoints}: expected at least 1, the trained network"
-            )
+        if not isinstance(self.checkpoints, int):
+            object.__setattr__(self, "checkpoints", tuple(map(int, self.checkpoints)))
+        for name in ("epochs", "batch_size", "evaluation_size", "checkpoints"):
+            value = getattr(self, name)
+            if not isinstance(value, int | tuple) or (isinstance(value, int) and value < 1):
+                raise ValueError(f"{name}={value!r}: expected a whole number >= 1")
+        for name in ("learning_rate", "weight_decay"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name}={value!r}: expected a number >= 0, or None")
+
+    def changed(self, **settings: Any) -> "TrainingConfig":
+        """Return the same configuration with some settings changed.
+
+        Raises:
+            ValueError: for an unknown setting.
+        """
+        names = [field.name for field in dataclasses.fields(self)]
+        for name in settings:
+            if name not in names:
+                raise unknown("training setting", name, names)
+        return dataclasses.replace(self, **settings)
 
     def filled(self, optimizer: str, learning_rate: float) -> "TrainingConfig":
-        """Return the same with what suits a network in place of None."""
+        """Return the same configuration with these defaults in place of None."""
         optimizer = self.optimizer or optimizer
         rate, decay = self.learning_rate, self.weight_decay
         return dataclasses.replace(
@@ -86,43 +97,28 @@ class TrainingConfig:
         )
 
     def steps(self, samples: int) -> tuple[int, ...]:
-        """Return the steps that are kept of a training on so many samples, the last included."""
+        """Return the steps of the checkpoints of a training on so many samples."""
         total = self.epochs * math.ceil(samples / self.batch_size)
         if isinstance(self.checkpoints, int):
             return tuple(checkpoint_steps(total, self.checkpoints))
-        steps = sorted({0, total, *map(int, self.checkpoints)})
+        steps = sorted({0, total, *self.checkpoints})
         if steps[0] < 0 or steps[-1] > total:
             raise ValueError(
-                f"checkpoints={[*self.checkpoints]}: this training has the steps 0 to {total} "
-                f"({self.epochs} epochs of {total // self.epochs})"
+                f"checkpoints={[*self.checkpoints]}: expected steps from 0 to {total}, which is "
+                f"{self.epochs} epochs of {total // self.epochs} steps"
             )
         return tuple(steps)
 
 
-def configured(config: TrainingConfig | None, settings: dict[str, Any]) -> TrainingConfig:
-    """Return a configuration with some settings changed.
-
-    Raises:
-        ValueError: for one that there is not.
-    """
-    known = [field.name for field in dataclasses.fields(TrainingConfig)]
-    for name in settings:
-        if name not in known:
-            raise ValueError(f"there is no setting {name} of a training.{nearest(name, known)}")
-    if not isinstance(steps := settings.get("checkpoints", 1), int):
-        settings = {**settings, "checkpoints": tuple(map(int, steps))}
-    return dataclasses.replace(config or TrainingConfig(), **settings)
-
-
 def checkpoint_steps(total: int, count: int) -> list[int]:
-    """Return the steps to keep: 0, the last, and others dense early and even later.
+    """Return the steps to keep: 0, the last, and others that are dense early and even later.
 
-    Half of them are log-spaced over the first tenth of the training, in which most is learned; the
-    others are evenly spaced after it, where a loss gap opens.
+    Half of them are log-spaced over the first tenth of the training, in which most is learned. The
+    others are evenly spaced after it, when a loss gap opens.
 
     Args:
         total: number of steps of the whole training.
-        count: number of checkpoints after step 0; fewer where there are fewer steps.
+        count: number of checkpoints after step 0; fewer if there are fewer steps.
 
     Example:
         >>> checkpoint_steps(1000, 7)
@@ -135,7 +131,7 @@ def checkpoint_steps(total: int, count: int) -> list[int]:
         first, rest = np.geomspace(1, early, half), np.linspace(early, total, points - half + 1)
         steps = np.unique(np.concatenate([first, rest[half > 0 :], [total]]).round().astype(int))
         points += 1
-    # More points than asked for can turn up by rounding; the last step must stay.
+    # Rounding can give too many points; the last step must stay.
     steps = steps[np.linspace(0, len(steps) - 1, count).round().astype(int)]
     steps[-1] = total
     return [0, *steps.tolist()]

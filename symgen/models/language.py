@@ -1,7 +1,7 @@
-"""Causal language models: loaded, or trained and fine-tuned on the loop of all networks."""
+"""Causal language models: loaded, or trained and fine-tuned by the loop of all networks."""
 
+import copy
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,148 +10,87 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from symgen.data.hub import from_pretrained, import_transformers
-from symgen.data.parts import TokenPart
-from symgen.data.texts import pieces_of, train_tokenizer
-from symgen.fingerprints import code_fingerprint, refusal
-from symgen.interactions import Interactions
-from symgen.literal import nearest
-from symgen.masking.extraction import identity as identity_of, split_outputs
-from symgen.masking.mask_values import MaskValue, mask_ids, refuse_unknown_tokens, word_value
+from symgen.data.sources import from_pretrained, import_transformers, local_folder
+from symgen.data.texts import TokenPart, pieces_of, train_tokenizer
+from symgen.device import as_dtype, device, dtype_of
+from symgen.masking.mask_values import word_value
 from symgen.masking.outputs import masked_outputs
 from symgen.masking.prompts import Prompt, first_probability, prompt_inputs, target_tokens
-from symgen.memory import as_dtype
-from symgen.models.config import TrainingConfig, configured
+from symgen.models.config import TrainingConfig
 from symgen.models.loop import Task, next_token
-from symgen.models.registry import device, identity, untrained
-from symgen.models.trainable import merged, trainable
+from symgen.models.registry import HUB_ID, identity, on_device, untrained
 from symgen.models.training import TrainingRun
-from symgen.split.sparsify import MAX_VARIABLES
+from symgen.names import unknown
 
-# Causal language models of the paper (App. F, O, P), and a small one for trying things out.
+#: Short names of causal language models; any other id or folder works, too.
 CAUSAL_LMS = {
+    "gemma-3-270m": "google/gemma-3-270m",
     "qwen2.5-7b": "Qwen/Qwen2.5-7B",
     "qwen2.5-7b-instruct": "Qwen/Qwen2.5-7B-Instruct",
     "deepseek-r1-distill-llama-8b": "deepseek-ai/DeepSeek-R1-Distill-Llama-8B",
     "stories260k": "karpathy/tinyllamas/stories260K",
 }
-# How a language model is trained where nothing else is said.
+# Defaults of the training of a language model.
 TUNING = TrainingConfig(epochs=3, batch_size=32, checkpoints=1, evaluation_size=200)
 TUNING_RATE = 3e-3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """A causal language model with its tokenizer, and what identifies it in the cache.
+    """A causal language model with its tokenizer.
 
     Attributes:
-        name: for people.
+        name: shown to people.
         model, tokenizer: the model in eval mode, and its own tokenizer.
-        key: what its results are stored under.
-        run: its training, where it was trained here.
+        key: its identity, for `storage.cached`; the dtype of the weights is part of it.
+        run: its training, if it was trained here.
     """
 
     name: str
     model: nn.Module
     tokenizer: Any
-    key: dict
+    key: dict[str, Any]
     run: TrainingRun | None = None
 
     @classmethod
     def at(cls, run: TrainingRun, step: int = -1, name: str | None = None) -> "LanguageModel":
-        """Return the model of a training as it was at a step."""
+        """Return the model of a training at one of its steps."""
         return cls(name or run.network, run.load(step), run.tokenizer, run.key(step), run)
 
     def reads(self, prompt: Prompt) -> dict[str, Any]:
         """Return how the model reads a prompt: tokens, pieces of the target, probability.
 
-        The probability is that of the first piece, which v is about.
+        The probability is that of the first piece, to which v belongs.
         """
         ids, target = target_tokens(prompt, self.tokenizer)
-        pieces = self.tokenizer.convert_ids_to_tokens(target)
-        probability = first_probability(self.model, self.tokenizer, prompt)
         return {
-            "model": self.name, "tokens of the prompt": len(ids), "target": " ".join(pieces),
-            "begins": self.tokenizer.decode(target[:1]).strip(), "probability": probability,
-        }  # fmt: skip
+            "model": self.name,
+            "tokens of the prompt": len(ids),
+            "target": " ".join(self.tokenizer.convert_ids_to_tokens(target)),
+            "begins": self.tokenizer.decode(target[:1]).strip(),
+            "probability": first_probability(self.model, self.tokenizer, prompt),
+        }
 
-    def interactions(
+    def outputs(
         self,
         prompts: Sequence[Prompt],
         masking: str = "mean",
-        whole: bool = False,
         texts: Sequence[str] = (),
-        noise: float = 0.02,
-        tol: float = 1e-3,
-        progress: bool = True,
-    ) -> tuple[Float[Tensor, "sample state"], Interactions]:
-        """Return v on all masked prompts, and the interactions.
+        whole: bool = False,
+        progress: bool = False,
+    ) -> Float[Tensor, "sample state"]:
+        """Return v (log odds, Eq. 1) on all masked states of some prompts.
 
         Args:
-            prompts: each with as many variables.
+            prompts: with the same number of variables each.
             masking, texts: see `word_value`.
-            whole: v of the whole target, the sum of the log probabilities of its tokens, instead
-                of v of its first token.
-            noise, tol: see `sparsify`.
-            progress: whether to show bars.
-
-        Returns:
-            v, and interactions that know the names of their variables, the words of each prompt,
-            and the fingerprints of model and prompts.
+            whole: whether v is that of the whole target, the sum of the log probabilities of its
+                tokens, instead of that of its first token.
+            progress: whether to show a bar.
         """
-        _refuse_prompts(prompts)
         inputs, variables = prompt_inputs(prompts, self.tokenizer, whole)
-        _refuse_long(self.model, inputs.x)
-        refuse_unknown_tokens(self.model, torch.cat([*inputs.x, *map(torch.tensor, inputs.y)]))
-        ids = mask_ids(self.tokenizer, masking, texts)
-
-        def value(model: nn.Module) -> MaskValue | None:
-            return word_value(model, self.tokenizer, masking, texts)
-
-        key = {**self.key, "masking": masking, "ids": ids, "code": code_fingerprint(word_value)}
-        v = masked_outputs(
-            self.model, inputs.x, inputs.y, variables, value, key=key, progress=progress
-        )
-        return v, dataclasses.replace(
-            split_outputs(v, noise, tol, progress),
-            names=[prompt.labels for prompt in prompts],
-            about=identity_of(self.key, inputs, variables),
-        )
-
-
-@refusal
-def _refuse_name(name: Any, texts: Any) -> None:
-    if not isinstance(name, str):
-        raise ValueError(f"the model is {name!r}; expected its name or path as text: str(path)")
-    if name == "tiny-llama" and (isinstance(texts, str) or not len(texts)):
-        raise ValueError(
-            "tiny-llama is trained here, on texts, and there are none: give a list of them, "
-            f'or the name of a model to load, such as "{next(iter(CAUSAL_LMS))}"'
-        )
-
-
-@refusal
-def _refuse_prompts(prompts: Any) -> None:
-    if isinstance(prompts, Prompt | str) or not all(isinstance(p, Prompt) for p in prompts):
-        raise ValueError(
-            "prompts are not a list of symgen.Prompt; expected one, also of a single prompt, such "
-            'as [symgen.Prompt.of("Once upon a time there was a", " girl", n=5)]'
-        )
-    if (most := max((len(p.spans) for p in prompts), default=0)) > MAX_VARIABLES:
-        raise ValueError(
-            f"a prompt has {most} variables, which is 2^{most} masked prompts; expected at most "
-            f"{MAX_VARIABLES}: take fewer words, or phrases of several words each"
-        )
-
-
-@refusal
-def _refuse_long(model: nn.Module, ids: Sequence[Tensor]) -> None:
-    read = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    longest = max(map(len, ids))
-    if read is not None and longest > read:
-        raise ValueError(
-            f"a prompt has {longest} tokens, and {type(model).__name__} reads {read}; shorten it"
-        )
+        value = word_value(self.model, self.tokenizer, masking, texts)
+        return masked_outputs(self.model, inputs.x, inputs.y, variables, value, progress=progress)
 
 
 def open_language_model(
@@ -173,19 +112,27 @@ def open_language_model(
     """Load a language model, or train a small one with its own tokenizer on some texts.
 
     Args:
-        name: "tiny-llama" to train one here, or as in `load_causal_lm`.
-        texts, test: to train and to measure on.
+        name: "tiny-llama" to train one here, or a name for `load_causal_lm`.
+        texts, test: to train and to evaluate on, for "tiny-llama".
         words: of the tokenizer; see `train_tokenizer`.
         width, layers, seed: see `tiny_llama`.
         length, tail: see `pieces_of`.
         epochs, learning_rate: see `train_causal_lm`.
         dtype, device_map: see `load_causal_lm`.
         progress: whether to show a bar.
+
+    Raises:
+        ValueError: for an unknown name, or "tiny-llama" without texts.
     """
-    _refuse_name(name, texts)
     if name != "tiny-llama":
         model, tokenizer = load_causal_lm(name, dtype, device_map)
-        return LanguageModel(name.split("/")[-1], model, tokenizer, identity(model))
+        key = {**identity(model), "dtype": str(dtype_of(model))}
+        return LanguageModel(name.rstrip("/").split("/")[-1], model, tokenizer, key)
+    if isinstance(texts, str) or not len(texts):
+        raise ValueError(
+            "tiny-llama is trained here and needs a list of texts; give one, or the name of a "
+            f"model to load: {', '.join(CAUSAL_LMS)}"
+        )
     tokenizer = train_tokenizer(texts, words, pieces=max(100, words // 4))
     model = tiny_llama(len(tokenizer), width, layers, seed)
     parts = [pieces_of(some, tokenizer, length, tail) for some in (texts, test[:200])]
@@ -197,46 +144,34 @@ def open_language_model(
 
 
 def load_causal_lm(
-    name_or_path: str, dtype: str | torch.dtype | None = None, device_map: Any = None
+    name_or_path: str | Path, dtype: str | torch.dtype | None = None, device_map: Any = None
 ) -> tuple[nn.Module, Any]:
     """Load a causal language model in eval mode, and its tokenizer.
 
     Args:
-        name_or_path: name in `CAUSAL_LMS`, hub id, id under `SYMGEN_DATA`, or path in
+        name_or_path: name in `CAUSAL_LMS`, hub id, id under `SYMGEN_DATA`, or path of a folder in
             from_pretrained format.
         dtype: such as "bfloat16"; None keeps that of the stored weights.
-        device_map: "auto" spreads a model over several GPUs, and layers that do not fit over host
-            memory and disk; None uses one device.
+        device_map: "auto" spreads a model over several GPUs, host memory and disk; None uses one
+            device.
 
     Raises:
-        MemoryError: where not even the embedding, which is masked, fits in memory.
-        FileNotFoundError: where there is neither a local copy nor a way to the hub.
-        ImportError: if the extra ``llm`` is not installed.
+        ValueError: for an unknown name.
+        FileNotFoundError: if the model is neither on this machine nor on the hub.
+        ImportError: if transformers is not installed.
     """
     if isinstance(dtype, str) and dtype != "auto":
         dtype = as_dtype(dtype)
-    name = CAUSAL_LMS.get(os.fspath(name_or_path), os.fspath(name_or_path))
-    if "/" not in name and not Path(name).is_dir():
-        raise ValueError(
-            f'unknown language model "{name}"; known are {", ".join(CAUSAL_LMS)}, any id '
-            '"<owner>/<name>" on the hub or under SYMGEN_DATA, and any folder.'
-            f"{nearest(name, CAUSAL_LMS)}"
-        )
-    options = {"dtype": dtype if dtype is not None else "auto", "device_map": device_map}
-    try:
-        model = from_pretrained("AutoModelForCausalLM", name, **options)
-        aside = model.get_input_embeddings().weight.is_meta
-    except ValueError as error:
-        # How accelerate says it of an embedding that is the output layer's weight as well.
-        if not (aside := "meta device" in str(error)):
-            raise
-    if aside:
-        raise MemoryError(
-            f"device_map put the token embedding of {name} on the disk, and masked inputs are made "
-            "from it; keep it in memory (a device_map that names it), or give a smaller dtype"
-        )
+    name = CAUSAL_LMS.get(str(name_or_path), str(name_or_path))
+    if not HUB_ID.fullmatch(name) and "/" not in name and local_folder(name) is None:
+        choices = ["tiny-llama", *CAUSAL_LMS, "<owner>/<name> on the hub", "a folder"]
+        raise unknown("language model", name, choices)
+    model = from_pretrained(
+        "AutoModelForCausalLM", name, dtype="auto" if dtype is None else dtype,
+        device_map=device_map,
+    )  # fmt: skip
     tokenizer = from_pretrained("AutoTokenizer", name)
-    return (model if device_map is not None else model.to(device())).eval(), tokenizer
+    return on_device(model, device()) if device_map is None else model.eval(), tokenizer
 
 
 def tiny_llama(vocabulary: int, width: int = 64, layers: int = 2, seed: int = 0) -> nn.Module:
@@ -253,7 +188,7 @@ def tiny_llama(vocabulary: int, width: int = 64, layers: int = 2, seed: int = 0)
         vocab_size=vocabulary, hidden_size=width, intermediate_size=3 * width,
         num_hidden_layers=layers, num_attention_heads=width // 16,
         max_position_embeddings=1024, tie_word_embeddings=True,
-        # The usual 0.02 is made for wide models; narrow ones hardly begin to learn from it.
+        # The usual 0.02 is for wide models. Narrow ones hardly begin to learn from it.
         initializer_range=width**-0.5,
         pad_token_id=0, bos_token_id=2, eos_token_id=3,
     )  # fmt: skip
@@ -275,48 +210,96 @@ def train_causal_lm(
     progress: bool = True,
     **settings: Any,
 ) -> TrainingRun:
-    """Train or fine-tune a causal language model, or take up the stored run with these arguments.
+    """Train or fine-tune a causal language model, or reuse the stored run with these arguments.
 
-    The loop is that of `train`, without augmentation. Weights are trained in the type they come in
-    (load in float32 to tune all of them). Losses are in nats a token.
+    The loop is that of `train`, without augmentation. Weights keep their dtype, so load a model in
+    float32 to train all of them. Losses are in nats per token.
 
     Args:
-        model: as it is to begin with; it is not changed.
+        model: the model before training; it is not changed.
         tokenizer: of the model.
-        pieces: to train on, of `pieces_of` or `instructions_of`.
-        test: to measure on as well.
-        others: name to further pieces to measure on, such as those of an old domain.
-        name, data: for people.
-        config: how it is trained; the learning rate is 3e-3 where none is given.
-        lora: rank of low-rank adapters, which alone are trained then; 0 trains all weights.
+        pieces: to train on, from `pieces_of` or `instructions_of`.
+        test: to evaluate on.
+        others: name to further pieces to evaluate on, such as those of an old domain.
+        name, data: shown to people.
+        config: how it is trained; the default learning rate is 3e-3.
+        lora: rank of low-rank adapters, which alone are trained; 0 trains all weights.
         cache, progress: see `train`.
-        **settings: that differ from `config`.
+        **settings: of `TrainingConfig`, in place of those of `config`.
 
     Raises:
-        ValueError: for no pieces, or settings that do not exist.
+        ValueError: for no pieces, or unknown settings.
         ImportError: for adapters without `peft`.
-        FloatingPointError: if the loss stops being a number.
+        FloatingPointError: if the loss becomes NaN or infinite.
     """
-    for what, some in (("pieces", pieces), ("test", test)):
-        if not len(some):
-            raise ValueError(f"{what}: got {len(some)}, expected at least 1")
+    if not len(pieces) or not len(test):
+        raise ValueError(
+            f"{len(pieces)} pieces to train on and {len(test)} to test on; expected at least 1 each"
+        )
     if any(p.is_meta for p in model.parameters()):
         raise ValueError(
-            "some weights of the model lie aside on a disk (device_map), where they cannot be "
-            "trained; load it without device_map, on a larger device or in a smaller dtype"
+            "some weights lie on a disk (device_map), where they cannot be trained; load the model "
+            "without device_map, on a larger device or with a smaller dtype"
         )
-    config = configured(config, settings | {"augment": False}).filled("adamw", TUNING_RATE)
-    measured = {"test": test, **(others or {})}
+    config = config.changed(**settings | {"augment": False}).filled("adamw", TUNING_RATE)
     vocabulary = model.config.get_text_config().vocab_size
+    measured = {"test": test, **(others or {})}
     task = Task(
         name,
-        lambda: trainable(model, lora),
+        lambda: _trainable(model, lora),
         TokenPart(pieces, vocabulary),
         {k: TokenPart(some, vocabulary) for k, some in measured.items()},
         next_token,
     )
-    key = {**identity(model), "lora": lora, "trainable": code_fingerprint(trainable)}
-    about = {"data": data, "part": "train", "lora": lora}
-    run = TrainingRun(config, task, key, about, merged, tokenizer)
-    run.compute(cache, progress)
+    key = {**identity(model), "dtype": str(dtype_of(model)), "lora": lora}
+    run = TrainingRun(config, task, key, f"{name} on {data}", _merged, tokenizer)
+    if not cache:
+        run.forget()
+    run.compute(progress)
     return run
+
+
+class _Trainable(nn.Module):
+    """A language model whose state is its trained parameters, shared ones once."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the logits (sample, token, vocabulary)."""
+        return self.model(input_ids=ids, use_cache=False).logits
+
+    def state_dict(self, *args: Any, **options: Any) -> dict[str, Tensor]:
+        """Return the trained parameters."""
+        return {k: p.detach() for k, p in self.model.named_parameters() if p.requires_grad}
+
+    def load_state_dict(self, weights: Mapping[str, Tensor], *args: Any, **options: Any) -> None:
+        """Copy trained parameters into the model."""
+        with torch.no_grad():
+            for name, value in self.state_dict().items():
+                value.copy_(weights[name])
+
+
+def _trainable(model: nn.Module, lora: int) -> _Trainable:
+    """Return a copy of a model to train: all its weights, or low-rank adapters of rank `lora`."""
+    model = copy.deepcopy(model).requires_grad_(not lora)
+    if lora:
+        try:
+            from peft import LoraConfig, get_peft_model
+        except ImportError as error:
+            raise ImportError(
+                "low-rank adapters need peft: pip install 'symgen[lora]', or train all weights "
+                "with lora=0"
+            ) from error
+        settings = LoraConfig(
+            r=lora, lora_alpha=2 * lora, target_modules="all-linear", task_type="CAUSAL_LM"
+        )
+        model = untrained(get_peft_model, {"model": model, "peft_config": settings}, seed=0)
+    return _Trainable(model)
+
+
+def _merged(trained: nn.Module) -> nn.Module:
+    """Return the model itself, with adapters merged into its weights."""
+    model = trained.model
+    return getattr(model, "merge_and_unload", lambda: model)().requires_grad_(False)

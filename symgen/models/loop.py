@@ -1,4 +1,4 @@
-"""The training loop: every random choice a function of the seed and the step number."""
+"""The training loop: every random choice is a function of the seed and the step number."""
 
 import contextlib
 import copy
@@ -6,57 +6,58 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from itertools import starmap
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 
-from symgen.data.parts import Part
-from symgen.memory import reproducible_gpu
-from symgen.models.batches import batches, generator, layout_of, seed_of, to_device
-from symgen.models.checkpoints import Store, full_disk
+from symgen.data.images import ImagePart, LargeImagePart
+from symgen.data.splits import Part
+from symgen.device import device_of, free_memory, is_out_of_memory, reproducible_gpu
 from symgen.models.config import TrainingConfig
-from symgen.storage import store
 
-# Seconds between stores of the resume state where checkpoints are further apart.
+# Seconds between stored states for resuming, if checkpoints are further apart.
 RESUME_SECONDS = 60
-# Gradients longer than this are shortened to it. Without, single steps of momentum SGD reach
-# norms of 100 and more, after which rounding decides whether a network diverges or dies.
+# Longer gradients are shortened to this norm. Otherwise single steps of momentum SGD reach norms of
+# 100 and more, after which rounding decides whether a network diverges.
 CLIP = {"sgd": 2.0, "adamw": 1.0}
-# Logits and labels to the summed cross-entropy (nats), the number of right answers, and of all.
+# From logits and labels to summed cross-entropy (nats), number of right answers, and of answers.
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 class Term:
-    """What a training adds to its loss.
+    """A term that is added to the loss of a training.
 
-    It is a function of the step and the network alone, so that a resumed training ends as one that
-    was not stopped.
+    It must be a function of the step and the network alone, so that a resumed training ends like
+    one that was not stopped.
 
     Attributes:
-        key: what it depends on, its code included; for `fingerprint`.
+        key: everything that it depends on, for `fingerprint`.
     """
 
     key: Any
 
     def __call__(self, step: int, model: nn.Module) -> Tensor | None:
-        """Return what is added to the loss of a step (from 1 on), in nats; None adds nothing."""
+        """Return the term at a step (from 1 on), in nats; None adds nothing."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is trained, on what, and measured on what.
+    """A network to train, with its samples.
 
     Attributes:
         name: of the network, for messages.
-        build: returns the network as it is to begin with.
+        build: returns the untrained network.
         part: to train on.
-        measured: further samples to measure on, by the name they have in the records.
+        measured: further samples to evaluate, by their name in the records.
         objective: that is minimized.
-        term: that is minimized along with it.
+        term: that is added to the loss.
     """
 
     name: str
@@ -68,16 +69,16 @@ class Task:
 
 
 def classification(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return summed cross-entropy, right answers and their number: one answer a sample."""
+    """Return summed cross-entropy, right answers and their number, with one answer per sample."""
     loss = F.cross_entropy(logits, y, reduction="sum")
     return loss, (logits.argmax(-1) == y).sum(), torch.tensor(len(y), device=y.device)
 
 
 def next_token(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the same of every token after the first; labels below 0 do not count."""
-    logits, wanted = logits[:, :-1], y[:, 1:]
-    loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum")
-    return loss, (logits.argmax(-1) == wanted).sum(), (wanted >= 0).sum()
+    """Return the same for every token after the first; labels below 0 do not count."""
+    logits, target = logits[:, :-1], y[:, 1:]
+    loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum")
+    return loss, (logits.argmax(-1) == target).sum(), (target >= 0).sum()
 
 
 class Loop:
@@ -85,28 +86,26 @@ class Loop:
 
     Args:
         config: without None; see `TrainingConfig.filled`.
-        task: what is trained.
-        checkpoints: where they are kept.
+        task: see `Task`.
+        files: its checkpoints; see `training.Files`.
         title: shown by the progress bar; None shows none.
     """
 
-    def __init__(
-        self, config: TrainingConfig, task: Task, checkpoints: Store, title: str | None = None
-    ):
+    def __init__(self, config: TrainingConfig, task: Task, files: Any, title: str | None = None):
         self.config, self.task, self.part = config, task, task.part
-        self.stored, self.title = checkpoints, title
-        self.total = checkpoints.steps[-1]
+        self.files, self.title = files, title
+        self.total = files.steps[-1]
         self.per_epoch = self.total // config.epochs
         self.accelerator = make_accelerator()
         self.device = self.accelerator.device
         self.layout = layout_of(self.part)
         self.model = task.build().to(self.device, memory_format=self.layout)
         self.wrapped = self.accelerator.prepare(self.model)
-        own = [p for p in self.model.parameters() if p.requires_grad]
-        # Weights that shape distances decay; biases and normalisation do not.
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        # Weights of products decay; biases and normalisation do not.
         groups = [
-            {"params": [p for p in own if p.ndim >= 2]},
-            {"params": [p for p in own if p.ndim < 2], "weight_decay": 0.0},
+            {"params": [p for p in trained if p.ndim >= 2]},
+            {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
         ]
         groups = [group for group in groups if group["params"]]
         shared = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
@@ -117,74 +116,106 @@ class Loop:
         half = config.mixed_precision == "fp16"
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=half)
         self.autocast_type = torch.float16 if half else torch.bfloat16
+        self.check_memory(sum(p.numel() * p.element_size() for p in trained))
+        files.check_space(self.model)
+
+    def check_memory(self, weights: int) -> None:
+        """Refuse a training whose gradients and optimizer (1 or 2 numbers per weight) do not fit.
+
+        Args:
+            weights: bytes of the trained weights.
+
+        Raises:
+            MemoryError: with the numbers.
+        """
+        needed = weights * (2 if self.config.optimizer == "sgd" else 3)
+        if needed > (free := free_memory(self.device)):
+            raise MemoryError(
+                f"training {self.task.name} takes {needed / 2**30:.1f} GiB for gradients and "
+                f"optimizer, and {free / 2**30:.1f} GiB are free; use a smaller network, or "
+                "low-rank adapters for a language model"
+            )
 
     def run(self) -> None:
-        """Train from the last stored state up to the last checkpoint that is missing."""
-        from tqdm.auto import tqdm
+        """Train from the last stored state up to the last missing checkpoint.
 
-        config, main = self.config, self.accelerator.is_main_process
-        processes = self.accelerator.num_processes
+        Raises:
+            FloatingPointError: if the loss becomes NaN or infinite.
+            MemoryError: if a batch does not fit.
+        """
+        main, processes = self.accelerator.is_main_process, self.accelerator.num_processes
         if len(self.part) // self.per_epoch < processes:
             raise ValueError(
-                f"batch_size={config.batch_size} and {len(self.part)} samples make batches of "
-                f"{len(self.part) // self.per_epoch}, too few for {processes} processes; give a "
-                "larger batch_size, or start fewer processes"
+                f"batch_size={self.config.batch_size} gives batches of "
+                f"{len(self.part) // self.per_epoch} samples, too few for {processes} processes; "
+                "give a larger batch_size, or start fewer processes"
             )
         cuda = [torch.cuda.current_device()] if self.device.type == "cuda" else []
-        last = max(self.stored.missing())
-        with torch.random.fork_rng(devices=cuda), full_disk(self.stored.folder):
-            start = self.stored.restore(self.model, self.optimizer, self.scaler)
+        last = max(self.files.missing())
+        with torch.random.fork_rng(devices=cuda):
+            start = self.files.restore(self.model, self.optimizer, self.scaler)
             bar = tqdm(
                 total=last, initial=start, delay=3, unit="step", desc=self.title,
                 disable=not (self.title and main),
             )  # fmt: skip
-            with bar, contextlib.closing(self.batches(start, last)) as coming:
+            coming = self.batches(start, last)
+            with bar, contextlib.closing(coming):
                 if start == 0:
                     self.checkpoint(0)
                 saved = time.monotonic()
                 for step, (x, y) in enumerate(coming, start + 1):
                     loss = self.step(step, x, y)
                     bar.update()
-                    if step in self.stored.steps:
-                        record = self.checkpoint(step)
-                        if record and not bar.disable:
-                            bar.set_postfix(
-                                loss=f"{record['train_loss']:.3f}",
-                                accuracy=f"{record['test_accuracy']:.3f}",
-                                refresh=False,
-                            )
-                    if step in self.stored.steps or step % 50 == 0:
-                        self.check(step, loss)
-                    if step in self.stored.steps or time.monotonic() - saved > RESUME_SECONDS:
-                        self.save(step)
+                    kept = step in self.files.steps
+                    if kept:
+                        self.checkpoint(step)
+                    if (kept or step % 50 == 0) and not torch.isfinite(loss):
+                        raise FloatingPointError(
+                            f"the loss is {loss.item()} at step {step} of {self.task.name} with "
+                            f"learning_rate={self.config.learning_rate}; try a tenth of it"
+                        )
+                    if kept or time.monotonic() - saved > RESUME_SECONDS:
+                        if main and step < self.total:
+                            self.files.save(step, self.model, self.optimizer, self.scaler)
                         saved = time.monotonic()
             self.accelerator.wait_for_everyone()
             if main:
-                self.stored.discard_states()
+                self.files.discard_states()
 
     def batches(self, start: int, last: int) -> Iterator[tuple[Any, Tensor]]:
-        """Yield what this process has of the batches of some steps."""
-        who, config = self.accelerator, self.config
-        share = slice(who.process_index, None, who.num_processes)
-        return batches(self.part, config, self.per_epoch, range(start, last), share)
+        """Yield the share of this process in the batches of some steps, numbered from 0."""
+        share = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
+        return batches(self.part, self.config, self.per_epoch, range(start, last), share)
 
     def step(self, step: int, x: Any, y: Tensor) -> Tensor:
-        """Do one update, so that `step` have been done; return the loss of the batch."""
+        """Do update number `step`; return the loss of the batch."""
+        try:
+            return self._step(step, x, y)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise MemoryError(
+                f"memory ran out while training {self.task.name} with "
+                f"batch_size={self.config.batch_size}; use a smaller batch_size or network"
+            ) from error
+
+    def _step(self, step: int, x: Any, y: Tensor) -> Tensor:
         config, mixed = self.config, self.config.mixed_precision != "no"
+        processes = self.accelerator.num_processes
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate * _rate(step, self.total, config.schedule)
-        # For dropout: what it draws depends on the step alone.
+        # Dropout then depends on the step alone.
         torch.manual_seed(seed_of(config.seed, 3, step, self.accelerator.process_index))
         self.model.train()
         with torch.autocast(self.device.type, self.autocast_type, enabled=mixed):
             logits = self.wrapped(to_device(x, self.device, self.layout))
         labels = to_device(y, self.device)
         loss, _, count = self.task.objective(logits.float(), labels)
-        # The mean over what all processes have, whose gradients are averaged afterwards.
-        share = count * self.accelerator.num_processes
+        # The mean over the samples of all processes, whose gradients are averaged afterwards.
+        share = count * processes
         if self.wrapped is not self.model:
             share = self.accelerator.reduce(count, "sum")
-        loss = loss * self.accelerator.num_processes / share
+        loss = loss * processes / share
         if self.task.term and (added := self.task.term(step, self.model)) is not None:
             loss = loss + added
         self.scaler.scale(loss).backward()
@@ -195,42 +226,26 @@ class Loop:
         self.optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
-    def check(self, step: int, loss: Tensor) -> None:
-        if not torch.isfinite(loss):
-            raise FloatingPointError(
-                f"the loss is {loss.item()} at step {step} of {self.task.name} with "
-                f"learning_rate={self.config.learning_rate}; try a tenth of it"
-            )
-
-    def checkpoint(self, step: int) -> dict | None:
-        """Measure and store the network after `step` steps, unless that is stored already."""
-        if not self.accelerator.is_main_process or self.stored.has(step):
-            return None
+    def checkpoint(self, step: int) -> None:
+        """Evaluate and store the network after `step` steps, unless it is stored already."""
+        if not self.accelerator.is_main_process or self.files.record(step) is not None:
+            return
         record: dict[str, float] = {"step": step, "epoch": step / self.per_epoch}
         model = recalibrated(self.model, self.part) if self.config.recalibrate else self.model
         for name, part in {"train": self.part, **self.task.measured}.items():
             found = evaluate(model, part, self.config.evaluation_size, self.task.objective)
             record |= dict(zip((f"{name}_loss", f"{name}_accuracy"), found, strict=True))
-        store(self.stored.path(step), model.state_dict(), {"record": record})
-        return record
-
-    def save(self, step: int) -> None:
-        """Store what it takes to go on after `step`."""
-        if self.accelerator.is_main_process and step < self.total:
-            self.stored.keep(step, self.model, self.optimizer, self.scaler)
+        self.files.keep(step, model, record)
 
 
 @torch.no_grad()
 def recalibrated(model: nn.Module, part: Part, size: int = 1000) -> nn.Module:
     """Return a network in eval mode whose batch norms have the statistics of some samples.
 
-    Running statistics lag behind the weights, and before training they are 0 and 1 whatever the
-    network computes, so that it is not the one that is trained.
-
     Args:
-        model: left as it is, and returned where it has no batch norm with statistics.
-        part: of the data it is trained on; not augmented.
-        size: how many samples at most; the same ones each time.
+        model: not changed; it is returned itself if it has no batch norm with statistics.
+        part: that it is trained on; samples are not augmented.
+        size: largest number of samples; always the same ones.
     """
     if not any(map(_has_statistics, model.modules())):
         return model
@@ -239,7 +254,7 @@ def recalibrated(model: nn.Module, part: Part, size: int = 1000) -> nn.Module:
         norm.reset_running_stats()
         norm.momentum = None  # the plain average over batches
         norm.train()
-    # Batches count alike, so they are of one size.
+    # All batches have the same weight, so they get the same size.
     count = min(size, len(part))
     for _ in _answers(model, part, max(count - count % part.chunk, min(count, part.chunk))):
         pass
@@ -253,17 +268,14 @@ def _has_statistics(module: nn.Module) -> bool:
 
 @torch.inference_mode()
 def evaluate(
-    model: nn.Module,
-    part: Part,
-    size: int | None = None,
-    objective: Objective = classification,
+    model: nn.Module, part: Part, size: int | None = None, objective: Objective = classification
 ) -> tuple[float, float]:
     """Return mean cross-entropy (nats) and accuracy on a part, in eval mode, not augmented.
 
     Args:
-        model: of the samples in the part.
+        model: for the samples of the part.
         part: of a data set.
-        size: measure on so many samples, the same each time; None takes all.
+        size: number of samples, always the same ones; None takes all.
         objective: of its training.
     """
     training = model.training
@@ -279,12 +291,12 @@ def evaluate(
 
 @torch.inference_mode()
 def sample_losses(model: nn.Module, part: Part, size: int = 500) -> Tensor:
-    """Return the cross-entropy (nats) of single samples of a part, in the mode the model is in.
+    """Return the cross-entropy (nats) of single samples, in the current mode of the model.
 
     Args:
-        model: of the samples in the part; one answer a sample.
+        model: with one answer per sample.
         part: of a data set.
-        size: how many samples at most; the same each time.
+        size: largest number of samples; always the same ones.
     """
     found = [
         F.cross_entropy(logits, y, reduction="none").cpu()
@@ -294,12 +306,77 @@ def sample_losses(model: nn.Module, part: Part, size: int = 500) -> Tensor:
 
 
 def _answers(model: nn.Module, part: Part, size: int | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield logits and labels of some samples, the same ones each time."""
-    where = next(model.parameters()).device
+    """Yield logits and labels of some samples, always the same ones."""
+    place = device_of(model)
     index = torch.randperm(len(part), generator=generator(0, 4))[:size]
     for chunk in index.split(part.chunk):
         x, y = part.batch(chunk)
-        yield model(to_device(x, where, layout_of(part))).float(), to_device(y, where)
+        yield model(to_device(x, place, layout_of(part))).float(), to_device(y, place)
+
+
+def batches(
+    part: Part, config: TrainingConfig, per_epoch: int, steps: range, share: slice
+) -> Iterator[tuple[Any, Tensor]]:
+    """Yield the batches of some steps, each a function of the seed and the step number.
+
+    Args:
+        part: to take samples from.
+        config: of the training.
+        per_epoch: number of batches per epoch.
+        steps: numbered from 0.
+        share: of each batch that this process gets.
+    """
+    order: dict[int, tuple[Tensor, ...]] = {}
+
+    def make(step: int) -> tuple[Any, Tensor]:
+        epoch, place = divmod(step, per_epoch)
+        if epoch not in order:
+            order.clear()
+            shuffled = torch.randperm(len(part), generator=generator(config.seed, 1, epoch))
+            # Batches of equal size: a last one of one sample would break batch norm.
+            order[epoch] = shuffled.tensor_split(per_epoch)
+        index = order[epoch][place][share]
+        if config.augment:
+            return part.augment(index, generator(config.seed, 2, step, share.start))
+        return part.batch(index)
+
+    if not isinstance(part, LargeImagePart):
+        yield from map(make, steps)
+        return
+    # The next batch is decoded while the network works on this one.
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(make, steps.start)
+        for step in steps:
+            ready = coming.result()
+            if step != steps[-1]:
+                coming = pool.submit(make, step + 1)
+            yield ready
+
+
+def layout_of(part: Part) -> torch.memory_format:
+    """Return the memory layout of inputs: convolutions are faster with channels last."""
+    return torch.channels_last if isinstance(part, ImagePart) else torch.contiguous_format
+
+
+def to_device(
+    x: Any, place: torch.device, layout: torch.memory_format = torch.preserve_format
+) -> Any:
+    """Return inputs, a tensor or a mapping of tensors, on a device."""
+    if isinstance(x, Mapping):
+        return {k: to_device(v, place) for k, v in x.items()}
+    if place.type == "cuda" and x.device.type == "cpu":
+        x = x.pin_memory()  # so that the copy overlaps with computation
+    return x.to(place, memory_format=layout, non_blocking=True)
+
+
+def seed_of(*numbers: int) -> int:
+    """Return a seed for some numbers; other numbers give another seed."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+
+
+def generator(*numbers: int) -> torch.Generator:
+    """Return a generator that draws the same for the same numbers."""
+    return torch.Generator().manual_seed(seed_of(*numbers))
 
 
 def _rate(step: int, total: int, schedule: str) -> float:
@@ -314,9 +391,9 @@ def _rate(step: int, total: int, schedule: str) -> float:
 
 
 def make_accelerator() -> Any:
-    """Return the object that knows the device and the processes taking part."""
+    """Return the object that knows the device and the processes that train together."""
     from accelerate import Accelerator
 
     reproducible_gpu(gradients=True)
-    # Half precision is done by torch alone: accelerate would leave it on when measuring.
+    # Mixed precision is left to torch: accelerate would keep it on during evaluation.
     return Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="no")

@@ -1,10 +1,12 @@
-"""Networks by name: image classifiers, BERT classifiers and causal language models."""
+"""Networks by name: made here, pretrained, or built by a function of the reader."""
 
 import dataclasses
 import functools
+import importlib
+import inspect
 import json
-import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,36 +14,39 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from symgen.data.hub import from_pretrained, resolve
-from symgen.fingerprints import fingerprint, not_a_result, refusal
-from symgen.literal import nearest
-from symgen.memory import reproducible_gpu
-from symgen.models.architectures import ResNetCIFAR, SmallCNN, TextClassifier, bert, resnet, vgg
-from symgen.models.builders import builder, built, is_builder, kind_of
+from symgen.data.sources import from_pretrained, import_transformers, local_folder
+from symgen.device import reproducible_gpu
+from symgen.models.architectures import Logits, ResNetCIFAR, SmallCNN, bert, resnet, vgg
+from symgen.names import nearest, unknown
+from symgen.storage import fingerprint
 
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """One line of the registry.
+    """One entry of the registry.
 
     Attributes:
         build: from (classes, channels, image_size, **options), or for texts (classes,
             vocabulary, pad_token_id, **options), to a module.
         kind: ``"image"`` or ``"text"``.
-        learning_rate: default of `train`; SGD for images, AdamW for texts.
+        learning_rate: default of `train`; for SGD on images, for AdamW on texts.
+        origin: "made" here; "pretrained" weights, which identify themselves; or a "function" of
+            the reader, whose trainings are not stored because its code can change unseen.
     """
 
     build: Callable[..., nn.Module]
     kind: str = "image"
     learning_rate: float = 0.05
+    origin: str = "made"
 
 
+#: To add a network, add an entry here.
 NETWORKS: dict[str, Network] = {
-    "cnn": Network(SmallCNN, learning_rate=0.05),
+    "cnn": Network(SmallCNN),
     "resnet20": Network(ResNetCIFAR),
     **{name: Network(resnet(name)) for name in ("resnet18", "resnet50", "resnet101")},
     **{name: Network(vgg(name), learning_rate=0.01) for name in ("vgg11", "vgg16", "vgg19")},
-    # Small enough to be trained within seconds on a few hundred short sentences.
+    # Small enough for a few hundred short sentences: trained within seconds.
     "bert-micro": Network(bert(2, 64), "text", 3e-3),
     # Sizes and names of Turc et al. 2019.
     "bert-tiny": Network(bert(2, 128), "text", 1e-3),
@@ -50,73 +55,57 @@ NETWORKS: dict[str, Network] = {
     "bert-medium": Network(bert(8, 512), "text", 2e-4),
     "bert-large": Network(bert(24, 1024), "text", 5e-5),
 }
-# Rate for weights that were trained before.
-FINE_TUNING_RATE = 3e-5
-# For networks that the registry does not know; low enough for those without batch norm.
-OWN_RATES = {"image": 0.01, "text": 1e-3}
+# Learning rates for pretrained networks, and for functions of the reader.
+FINE_TUNING = {"image": 0.01, "text": 3e-5}
+FUNCTION = {"image": 0.01, "text": 1e-3}
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
-def device() -> torch.device:
-    """Return the device that networks run on: the GPU where there is one, else the CPU."""
-    reproducible_gpu()
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def registered(kind: str | None = None) -> list[str]:
+    """Return the names of the registry's networks, all or of one kind."""
+    return [name for name, entry in NETWORKS.items() if kind in (None, entry.kind)]
 
 
-# What a name stands for is identified by itself (see `training.builder_identity`), so that a line
-# more in the registry changes no result of another network.
-@not_a_result
 def lookup(name: str) -> Network:
-    """Return the registry line of a network, or one that builds or loads what a name stands for.
+    """Return the registry entry of a network, or one made for a pretrained network or a function.
 
     Raises:
-        ValueError: for an unknown name, or one of a folder or function that is no network.
-        FileNotFoundError: for a path where there is no folder.
+        ValueError: for an unknown name.
+        FileNotFoundError: for a path without a folder.
     """
     if name in NETWORKS:
         return NETWORKS[name]
-    if is_builder(name):
-        kind = kind_of(builder(name))
-        return Network(functools.partial(_own, name, kind), kind, OWN_RATES[kind])
-    path = resolve(name)
-    if os.path.isdir(path):
-        if not os.path.isfile(os.path.join(path, "config.json")):
-            raise ValueError(
-                f'network "{name}": {path} holds no config.json; expected what save_pretrained '
-                "writes of a sequence classifier, with its tokenizer"
-            )
-    elif not HUB_ID.fullmatch(name):
-        raise ValueError(
-            f'unknown network "{name}"; known are {", ".join(NETWORKS)}, any id "<owner>/<name>" '
-            "of a sequence classifier on the hub or under SYMGEN_DATA, the path of a folder of "
-            'save_pretrained, and "module:function" for a function that builds a classifier.'
-            f"{nearest(name, NETWORKS)}"
-        )
-    return Network(functools.partial(_pretrained, name), "text", FINE_TUNING_RATE)
-
-
-@not_a_result
-def registered(kind: str | None = None) -> list[str]:
-    """Return the names of the registry's networks, all or of one kind."""
-    return [name for name, line in NETWORKS.items() if kind in (None, line.kind)]
+    folder = local_folder(name)
+    if ":" in name and folder is None:
+        parameters = inspect.signature(_function(name)).parameters
+        kind = "text" if "vocabulary" in parameters else "image"
+        build = functools.partial(_from_function, name, kind)
+        return Network(build, kind, FUNCTION[kind], "function")
+    if folder is None and not HUB_ID.fullmatch(name) and not name.startswith((".", "~", "/")):
+        choices = [*NETWORKS, "<owner>/<name> on the hub", "a folder", "module:function"]
+        raise unknown("network", name, choices)
+    kind = _pretrained_kind(name)
+    build = functools.partial(_pretrained, name, kind)
+    return Network(build, kind, FINE_TUNING[kind], "pretrained")
 
 
 def build_network(
-    name: str, classes: int = 10, channels: int = 3, image_size: int = 32, seed: int = 0,
+    name: str, classes: int | None = None, channels: int = 3, image_size: int = 32, seed: int = 0,
     **options: Any,
 ) -> nn.Module:  # fmt: skip
     """Build a network in eval mode, its weights drawn from the seed alone.
 
     Args:
-        name: from the registry `NETWORKS`; the id or folder of a sequence classifier to fine-tune;
-            or "module:function", a function of your own (in the folder where you started) or of a
-            library, such as "torchvision.models:mobilenet_v2". It is given what its parameters
-            name: classes or num_classes, channels, image_size; for texts vocabulary and
-            pad_token_id, and then it returns a sequence classifier as `transformers` has them.
-        classes: number of logits.
+        name: an entry of `NETWORKS`; the id or folder of a pretrained image or text classifier; or
+            "module:function" for a function of your own, or of a library, that builds a network,
+            such as "torchvision.models:mobilenet_v2". It gets those of classes (or num_classes),
+            channels and image_size that it has parameters for; a function with a parameter
+            vocabulary builds a sequence classifier as `transformers` has them.
+        classes: number of logits; by default 10. A pretrained network keeps its classes by
+            default; with another number it gets a new last layer.
         channels: of the images; not used by text networks.
-        image_size: pixels a side; not used by text networks.
-        seed: of the weights; the global random state is left as it was.
+        image_size: pixels per side; not used by text networks.
+        seed: of the weights; the global random state does not change.
         **options: of the architecture, such as ``width`` of "cnn" and VGG, ``batch_norm`` of VGG,
             ``vocabulary`` of BERT. `Data.spec` gives those that follow from the data.
 
@@ -128,6 +117,8 @@ def build_network(
         torch.Size([1, 10])
     """
     network = lookup(name)
+    if classes is None and network.origin != "pretrained":
+        classes = 10
     size = {"channels": channels, "image_size": image_size} if network.kind == "image" else {}
     try:
         return untrained(network.build, {"classes": classes, **size, **options}, seed)
@@ -138,7 +129,7 @@ def build_network(
 def untrained(
     build: Callable[..., nn.Module], arguments: Mapping[str, Any], seed: int
 ) -> nn.Module:
-    """Return what a builder gives in eval mode, its weights drawn from the seed alone."""
+    """Return the result of a builder in eval mode, its weights drawn from the seed alone."""
     # Weights are drawn on the CPU, where a seed gives the same numbers on every machine.
     with torch.random.fork_rng(devices=[]):
         torch.random.default_generator.manual_seed(seed)
@@ -146,6 +137,12 @@ def untrained(
     side = arguments.get("image_size")
     model.input_shape = (arguments["channels"], side, side) if side else None
     return model.eval()
+
+
+def on_device(model: nn.Module, place: torch.device) -> nn.Module:
+    """Return a network in eval mode on a device that returns the same numbers every time."""
+    reproducible_gpu()
+    return model.to(place).eval()
 
 
 def load_weights(
@@ -159,63 +156,135 @@ def load_weights(
         origin: named in the error.
 
     Raises:
-        ValueError: if names or shapes differ, with the first that do.
+        ValueError: if names or shapes differ.
     """
     try:
         model.load_state_dict(weights)
     except (KeyError, RuntimeError) as error:
         raise ValueError(
-            f"the weights {origin} are of another architecture than this "
-            f"{type(model).__name__}: {' '.join(str(error).split())[:500]}"
+            f"the weights {origin} do not fit this {type(model).__name__}; build the architecture "
+            f"that they belong to: {' '.join(str(error).split())[:500]}"
         ) from error
     return model
 
 
 def identity(model: nn.Module) -> dict[str, str]:
-    """Return what identifies a network of `transformers`: its weights, and its settings.
+    """Return the identity of a network of `transformers`: fingerprints of weights and settings.
 
-    The same weights compute something else with another setting, such as of positions. Weights
-    that `device_map` put aside on a disk are fetched, one layer at a time.
+    Weights that `device_map` put on a disk are read one layer at a time.
     """
     from accelerate.utils import align_module_device
 
     found: dict[str, str] = {}
     for name, module in model.named_modules():
         with align_module_device(module):
-            own = module.named_parameters(recurse=False)
-            found |= {f"{name}.{key}": fingerprint(value) for key, value in own}
+            for kind in (module.named_parameters, module.named_buffers):
+                weights = kind(recurse=False)
+                found |= {f"{name}.{key}": f"{fingerprint(x)} {x.dtype}" for key, x in weights}
     settings = model.config.to_dict()
-    for told in ("_name_or_path", "transformers_version"):
-        settings.pop(told, None)
-    said = json.dumps(settings, sort_keys=True, default=str)
-    return {"weights": fingerprint(found), "settings": said}
+    # Neither the path nor the version that wrote the file changes any number.
+    for key in ("_name_or_path", "transformers_version"):
+        settings.pop(key, None)
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return {"weights": fingerprint(found), "settings": fingerprint(text)}
 
 
-def _own(name: str, kind: str, classes: int, **options: Any) -> nn.Module:
-    model = built(name, classes, **options)
-    return TextClassifier(model) if kind == "text" else model
+def data_options(name: str) -> dict[str, Any]:
+    """Return the options of `load_dataset` that a network needs: its own preprocessing, if any.
+
+    A pretrained text network needs its tokenizer; a pretrained image network needs its image size,
+    mean and standard deviation. Others need nothing.
+
+    Args:
+        name: see `build_network`.
+
+    Example:
+        >>> data_options("cnn")
+        {}
+    """
+    network = lookup(name)
+    if network.origin != "pretrained":
+        return {}
+    if network.kind == "text":
+        return {"tokenizer": name}
+    settings = getattr(from_pretrained("AutoConfig", name), "pretrained_cfg", None)
+    if settings:  # of timm
+        mean, std, size = settings["mean"], settings["std"], settings["input_size"][-1]
+    else:
+        processor = from_pretrained("AutoImageProcessor", name)
+        mean, std = processor.image_mean, processor.image_std
+        sizes = getattr(processor, "crop_size", None) or processor.size
+        size = next(iter(dict(sizes).values()))
+    return {"size": int(size), "statistics": (tuple(mean), tuple(std))}
 
 
-@refusal
-def _refuse_other_classes(name: str, classes: int) -> None:
-    """Refuse a classifier in a folder that was trained for another number of classes."""
-    try:
-        config = json.loads((Path(resolve(name)) / "config.json").read_text(encoding="utf-8"))
-        mine = len(config.get("id2label", "01"))  # two where a configuration says nothing
-        trained = "ForSequenceClassification" in str(config.get("architectures"))
-    except (OSError, ValueError, AttributeError, TypeError):
-        return  # of the hub, or told by what loads it
-    if trained and mine != classes:
-        raise ValueError(
-            f'network "{name}" is a classifier of {mine} classes, and the data has {classes}; '
-            "choose data with its classes, or save the model with a head for these, by "
-            f"from_pretrained(..., num_labels={classes}, ignore_mismatched_sizes=True)"
-        )
-
-
-def _pretrained(name: str, classes: int, vocabulary: Any = None, **options: Any) -> nn.Module:
-    options.pop("pad_token_id", None)
-    _refuse_other_classes(name, classes)
-    return TextClassifier(
-        from_pretrained("AutoModelForSequenceClassification", name, num_labels=classes, **options)
+def _pretrained_kind(name: str) -> str:
+    transformers = import_transformers()
+    config = type(from_pretrained("AutoConfig", name))
+    if config in transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
+        return "image"
+    if config in transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
+        return "text"
+    raise ValueError(
+        f'network "{name}" has a {config.__name__}, which is neither an image classifier nor a '
+        "sequence classifier of transformers; give one of these, or a module:function"
     )
+
+
+def _pretrained(
+    name: str, kind: str, classes: int | None = None, channels: int = 3, image_size: int = 0,
+    vocabulary: int = 0, pad_token_id: int = 0, **options: Any,
+) -> nn.Module:  # fmt: skip
+    # Images and texts have their own sizes, so those arguments are not used.
+    if classes is not None:
+        # Another number of classes gets a new last layer.
+        options |= {"num_labels": classes, "ignore_mismatched_sizes": True}
+    loader = {"image": "AutoModelForImageClassification"}
+    loader = loader.get(kind, "AutoModelForSequenceClassification")
+    return Logits(from_pretrained(loader, name, dtype=torch.float32, **options))
+
+
+def _function(name: str) -> Callable[..., nn.Module]:
+    """Return the function of a name such as "my_networks:build".
+
+    Raises:
+        ValueError: if there is no such module or function.
+    """
+    module, _, attribute = name.partition(":")
+    expected = (
+        'expected "module:function", such as "my_networks:build" for the function build in '
+        f"my_networks.py in {Path.cwd()}"
+    )
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        importlib.invalidate_caches()
+        found: Any = importlib.import_module(module)
+    except Exception as error:  # the module's code can raise anything
+        cause = f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f'network "{name}": cannot import {module} ({cause}); {expected}'
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            close = nearest(part, [k for k, v in vars(found).items() if callable(v)])
+            raise ValueError(f'network "{name}": {module} has no "{part}"; {expected}.{close}')
+        found = getattr(found, part)
+    if not callable(found):
+        raise ValueError(f'network "{name}": {attribute} is not a function; {expected}')
+    return found
+
+
+def _from_function(name: str, kind: str, classes: int, **options: Any) -> nn.Module:
+    build = _function(name)
+    parameters = inspect.signature(build).parameters
+    offered = {"channels", "image_size", "vocabulary", "pad_token_id"}
+    arguments = {k: v for k, v in options.items() if k in parameters or k not in offered}
+    arguments["classes" if "classes" in parameters else "num_classes"] = classes
+    model = build(**arguments)
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f'network "{name}": the function returned {type(model).__name__}; expected a '
+            "torch.nn.Module that returns logits (sample, class)"
+        )
+    return Logits(model) if kind == "text" else model

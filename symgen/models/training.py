@@ -1,9 +1,8 @@
-"""Training with checkpoints: stopped at any moment, resumed with the same numbers, done once."""
+"""Training with checkpoints: stored once, stopped at any moment, resumed with the same numbers."""
 
 import contextlib
 import dataclasses
 import errno
-import inspect
 import json
 import math
 import shutil
@@ -16,23 +15,263 @@ from typing import Any
 
 import filelock
 import pandas as pd
-from torch import nn
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
 
 from symgen.data.datasets import Data
-from symgen.data.hub import resolve
-from symgen.files import atomic, cache_folder
-from symgen.fingerprints import code_fingerprint, fingerprint
-from symgen.models import builders, registry
-from symgen.models.builders import is_builder
-from symgen.models.checkpoints import Store
-from symgen.models.config import TrainingConfig, configured
-from symgen.models.cost import Estimate, measure
+from symgen.data.sources import local_folder
+from symgen.device import device
+from symgen.models import registry
+from symgen.models.config import TrainingConfig
 from symgen.models.loop import Loop, Task, Term, classification, make_accelerator
-from symgen.storage import fetch
+from symgen.storage import (
+    VERSION,
+    DamagedFileWarning,
+    cache_folder,
+    fingerprint,
+    read_tensors,
+    write_tensors,
+)
 
 
 class NearChanceWarning(UserWarning):
-    """A trained network classifies its own training samples no better than guessing would."""
+    """A trained network classifies its training samples no better than guessing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """The files of one training: one safetensors file per checkpoint, and a state to resume from.
+
+    Attributes:
+        folder: that holds them.
+        steps: of all checkpoints.
+    """
+
+    folder: Path
+    steps: tuple[int, ...]
+
+    def path(self, step: int) -> Path:
+        """Return the file of a checkpoint."""
+        return self.folder / f"step-{step:08d}.safetensors"
+
+    def record(self, step: int) -> dict[str, float] | None:
+        """Return the evaluation of a checkpoint, or None if its file is missing or damaged."""
+        path = self.path(step)
+        if not path.is_file():
+            return None
+        try:
+            with safe_open(path, "pt") as file:  # reads the header alone
+                return json.loads(file.metadata()["info"])["record"]
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            message = f"{path.name} is damaged ({error}); it is computed again"
+            warnings.warn(message, DamagedFileWarning, stacklevel=2)
+            path.unlink(missing_ok=True)
+            return None
+
+    def missing(self) -> list[int]:
+        """Return the steps without a checkpoint."""
+        return [step for step in self.steps if self.record(step) is None]
+
+    def keep(self, step: int, model: nn.Module, record: dict[str, float]) -> None:
+        """Store a checkpoint."""
+        write_tensors(self.path(step), model.state_dict(), {"record": record})
+
+    def check_space(self, model: nn.Module) -> None:
+        """Refuse a training whose checkpoints do not fit on the disk.
+
+        Raises:
+            OSError: with the numbers.
+        """
+        each = sum(x.numel() * x.element_size() for x in model.state_dict().values())
+        # The state to resume from has two or three times the size of a checkpoint.
+        needed, free = each * (len(self.missing()) + 3), shutil.disk_usage(self.folder).free
+        if needed > free:
+            raise OSError(
+                errno.ENOSPC,
+                f"the checkpoints take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are "
+                f"free on the disk of {self.folder}; use fewer checkpoints, or set SYMGEN_CACHE to "
+                "a folder on another disk",
+            )
+
+    def save(
+        self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: Any
+    ) -> None:
+        """Store the state after `step`, then delete earlier states."""
+        tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
+        for i, values in optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{i}.{k}": v for k, v in values.items() if v is not None}
+        path = self.folder / f"resume-{step:08d}.safetensors"
+        write_tensors(path, tensors, {"step": step, "scaler": scaler.state_dict()})
+        self.discard_states(but=path)
+
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: Any) -> int:
+        """Load the last stored state; return its step, or 0 if there is none."""
+        first = min(self.missing())
+        for path in sorted(self.folder.glob("resume-*.safetensors"), reverse=True):
+            found = read_tensors(path)
+            # Checkpoints before the state can only be computed from the start.
+            if found is None or found[1]["step"] >= first:
+                continue
+            weights: dict[str, Tensor] = {}
+            state: dict[int, dict[str, Tensor]] = {}
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            for key, value in found[0].items():
+                kind, _, rest = key.partition(".")
+                if kind == "model":
+                    weights[rest] = value
+                    continue
+                i, _, name = rest.partition(".")
+                if value.ndim:  # with the memory layout of the parameter
+                    value = torch.empty_like(parameters[int(i)]).copy_(value)
+                state.setdefault(int(i), {})[name] = value
+            registry.load_weights(model, weights, f"in {path}")
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": state, "param_groups": groups})
+            if found[1]["scaler"]:
+                scaler.load_state_dict(found[1]["scaler"])
+            return found[1]["step"]
+        return 0
+
+    def discard_states(self, but: Path | None = None) -> None:
+        """Delete stored states except one, and temporary files of a killed process."""
+        for pattern in ("resume-*.safetensors", ".*.part"):
+            for path in self.folder.glob(pattern):
+                if path != but:
+                    path.unlink(missing_ok=True)
+
+
+class TrainingRun:
+    """A training: its checkpoints, and their evaluation.
+
+    Attributes:
+        config: how it was trained.
+        task: see `Task`.
+        steps: of the checkpoints; 0 is the untrained network.
+        network: name of the network.
+        folder: of the checkpoints.
+        tokenizer: of a language model, else None.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        task: Task,
+        settings: dict[str, Any],
+        title: str,
+        finish: Callable[[nn.Module], nn.Module] = lambda model: model,
+        tokenizer: Any = None,
+        stored: bool = True,
+    ):
+        self.config, self.task, self.network, self.title = config, task, task.name, title
+        self.tokenizer, self._finish, self._stored = tokenizer, finish, stored
+        self.steps = list(config.steps(len(task.part)))
+        self._settings = {
+            **settings,
+            "config": dataclasses.asdict(config),
+            "steps": self.steps,
+            "part": task.part.fingerprint,
+            "measured": {name: part.fingerprint for name, part in task.measured.items()},
+            "term": None if task.term is None else fingerprint(task.term.key),
+            "version": VERSION["training"],
+            "torch": torch.__version__,
+        }
+        self.folder = cache_folder() / "training" / fingerprint(self._settings)
+
+    def __repr__(self) -> str:
+        return f"TrainingRun({self.title}, {self.steps[-1]} steps, {len(self.steps)} checkpoints)"
+
+    @property
+    def files(self) -> Files:
+        """Its files."""
+        return Files(self.folder, tuple(self.steps))
+
+    @property
+    def records(self) -> pd.DataFrame:
+        """One row per checkpoint: step, epoch, and loss and accuracy on training and test samples.
+
+        Losses are mean cross-entropies in nats, in eval mode, on samples that are not augmented.
+        """
+        if self.files.missing():  # damaged since
+            self.compute()
+        return pd.DataFrame([self.files.record(step) for step in self.steps])
+
+    def key(self, step: int = -1) -> dict[str, Any] | None:
+        """Return the identity of the network after so many steps, for `storage.cached`.
+
+        Args:
+            step: one of `steps`, or -1 for the last.
+
+        Returns:
+            Settings, fingerprints of the data and the step; None if results must not be stored,
+            because the code of a network of your own can change unseen.
+        """
+        return {**self._settings, "step": self._step(step)} if self._stored else None
+
+    def load(self, step: int = -1) -> nn.Module:
+        """Return the network after so many steps, in eval mode on `symgen.device.device()`.
+
+        A damaged checkpoint is reported and computed again.
+
+        Args:
+            step: one of `steps`, or -1 for the last.
+
+        Raises:
+            ValueError: for a step without checkpoint.
+        """
+        path = self.files.path(self._step(step))
+        if (found := read_tensors(path)) is None:
+            path.unlink(missing_ok=True)
+            self.compute()
+            found = read_tensors(path)
+        network = registry.load_weights(self.task.build(), found[0], f"in {path}")
+        return registry.on_device(self._finish(network), device())
+
+    def _step(self, step: int) -> int:
+        step = self.steps[-1] if step == -1 else step
+        if step not in self.steps:
+            closest = min(self.steps, key=lambda s: abs(s - step))
+            raise ValueError(
+                f"there is no checkpoint at step {step}; the nearest is {closest}, and all are "
+                f"{', '.join(map(str, self.steps))} (-1 is the last)"
+            )
+        return step
+
+    def compute(self, progress: bool = True) -> None:
+        """Train up to the last missing checkpoint, if any is missing."""
+        accelerator = make_accelerator()
+        # Stored runs are only read, so that they can lie in a folder that nobody may write to.
+        # Processes that train together all go on, so that none is ahead of the others.
+        if accelerator.num_processes == 1 and not self.files.missing():
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # One program trains a run; another one waits, and then finds it done.
+        lock = filelock.FileLock(self.folder / ".lock")
+        with lock if accelerator.is_main_process else contextlib.nullcontext():
+            accelerator.wait_for_everyone()
+            if self.files.missing():
+                Loop(self.config, self.task, self.files, self.title if progress else None).run()
+            accelerator.wait_for_everyone()
+
+    def forget(self) -> None:
+        """Keep the run in a folder that vanishes with it."""
+        self.folder = Path(tempfile.mkdtemp(prefix="symgen-"))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+    def warn_near_chance(self) -> None:
+        """Warn if the training accuracy is within two standard errors of the largest class."""
+        labels = self.task.part.labels
+        share = float(labels.bincount().max()) / len(labels)
+        count = min(len(labels), self.config.evaluation_size)
+        accuracy = self.files.record(self.steps[-1])["train_accuracy"]
+        if share < 1 and accuracy <= share + 2 * math.sqrt(share * (1 - share) / count):
+            warnings.warn(
+                f"{self!r} ends near chance: it classifies {accuracy:.0%} of its training samples "
+                f"correctly, and guessing gives {share:.0%}. Train for more epochs, or with "
+                "another learning_rate or seed",
+                NearChanceWarning,
+                stacklevel=3,
+            )
 
 
 def train(
@@ -46,256 +285,71 @@ def train(
     cache: bool = True,
     progress: bool = True,
     **settings: Any,
-) -> "TrainingRun":
-    """Train a network on one part of a data set, or take up the stored run with these arguments.
+) -> TrainingRun:
+    """Train a network on one part of a data set, or reuse the stored run with these arguments.
 
-    The same loop runs on a CPU, on one GPU, and on several by ``accelerate launch``. Every
-    random choice follows from the seed and the step number, so that a run killed at any moment
-    ends with the same weights as one that was not: bit for bit on a CPU with the same number
-    of threads.
+    The same loop runs on a CPU, on one GPU, and on several by ``accelerate launch``. Every random
+    choice follows from the seed and the step number. So a run that was killed at any moment ends
+    with the same weights as one that was not: bit for bit on a CPU with the same number of threads.
 
     Args:
-        network: name for `build_network`.
+        network: name for `build_network`. Trainings of "module:function" are never stored.
         data: from `load_dataset`.
         part: name of the part to train on.
         config: how it is trained.
-        options: of the network's architecture.
+        options: of the architecture.
         term: added to the loss, such as a `Penalty`.
         cache: False trains again, in a folder that vanishes with the returned object.
-        progress: show a bar on anything over 3 seconds.
-        **settings: that differ from `config`, or from the defaults of `TrainingConfig`.
+        progress: whether to show a bar with the time left, after 3 seconds.
+        **settings: of `TrainingConfig`, in place of those of `config`.
 
     Raises:
-        ValueError: for an unknown name or impossible value.
-        MemoryError: if the training does not fit in memory, with the numbers.
-        OSError: if the checkpoints do not fit on the disk, with the numbers.
-        FloatingPointError: if the loss stops being a number.
+        ValueError: for an unknown name, an impossible value, or data that do not fit the network.
+        MemoryError: if the training does not fit in memory.
+        OSError: if the checkpoints do not fit on the disk.
+        FloatingPointError: if the loss becomes NaN or infinite.
     """
-    run = _prepared(network, data, part, config, options or {}, settings, term)
-    run.compute(cache, progress)
-    run.warn_near_chance()
-    return run
-
-
-def estimate(network: str, data: Data, part: str = "target", **settings: Any) -> Estimate:
-    """Return what `train` with the same arguments will take: minutes, memory and disk."""
-    run = _prepared(network, data, part, None, settings.pop("options", {}), settings)
-    return measure(run.config, run.task, run.store)
-
-
-def _prepared(
-    network: str, data: Data, part: str, config: TrainingConfig | None, options: dict,
-    settings: dict[str, Any], term: Term | None = None,
-) -> "TrainingRun":  # fmt: skip
-    line, chosen = registry.lookup(network), data.part(part)
-    if line.kind != data.kind:
+    entry, samples = registry.lookup(network), data.part(part)
+    if entry.kind != data.kind:
         raise ValueError(
-            f'network "{network}" takes {line.kind}s, but data set "{data.name}" holds '
+            f'network "{network}" takes {entry.kind}s, but data set "{data.name}" holds '
             f"{data.kind}s; choose one of " + ", ".join(registry.registered(data.kind))
         )
-    own = getattr(data.tokenizer, "name_or_path", None)
-    known = network in registry.registered() or is_builder(network)
-    if not known and own != resolve(network):
-        raise ValueError(
-            f'network "{network}" was trained with its own tokenizer, but data set "{data.name}" '
-            f'was loaded with another; load it with tokenizer="{network}"'
-        )
-    optimizer = "sgd" if line.kind == "image" else "adamw"
-    config = configured(config, settings).filled(optimizer, line.learning_rate)
-    spec = {**data.spec, **options}
+    if entry.origin == "pretrained":
+        _check_preprocessing(network, data)
+    optimizer = "sgd" if entry.kind == "image" else "adamw"
+    config = (config or TrainingConfig()).changed(**settings)
+    config = config.filled(optimizer, entry.learning_rate)
+    spec = {**data.spec, **(options or {})}
 
     def build() -> nn.Module:
         return registry.build_network(network, seed=config.seed, **spec)
 
-    task = Task(network, build, chosen, {"test": data.part("test")}, classification, term)
-    key = {"network": [network, spec, builder_identity(network, build)]}
-    key |= {"term": term.key} if term else {}
-    return TrainingRun(config, task, key, {"data": data.name, "part": part})
+    key = {"network": network, "options": spec, "dtype": str(torch.get_default_dtype())}
+    if entry.origin == "pretrained":
+        key["weights"] = registry.identity(build().model)
+    stored = entry.origin != "function"
+    task = Task(network, build, samples, {"test": data.part("test")}, classification, term)
+    title = f"{network} on {part} of {data.name}"
+    run = TrainingRun(config, task, key, title, stored=stored)
+    if not cache or not stored:
+        run.forget()
+    run.compute(progress)
+    run.warn_near_chance()
+    return run
 
 
-def builder_identity(network: str, build: Callable[[], nn.Module]) -> Any:
-    """Identify the code of an architecture, or what was trained before.
-
-    Args:
-        network: its name.
-        build: builds it; called for weights that come from elsewhere.
-    """
-    if is_builder(network) and network not in registry.registered():
-        return builders.identity(network, build())
-    if network not in registry.registered():
-        return registry.identity(build().model)
-    builder = registry.lookup(network).build
-    if (getattr(builder, "__module__", None) or "").startswith("symgen."):
-        return code_fingerprint(registry.untrained, builder)
-    with contextlib.suppress(OSError, TypeError):
-        return inspect.getsource(builder)
-    return network
-
-
-class TrainingRun:
-    """A stored training: checkpoints, and what was measured at each.
-
-    Attributes:
-        config: how it was trained.
-        task: what was trained.
-        steps: numbers of the checkpoints, 0 being the untrained network.
-        network: its name.
-        fingerprint: of everything that decides the result.
-        folder: of the checkpoints.
-        tokenizer: of a language model, else None.
-    """
-
-    def __init__(
-        self,
-        config: TrainingConfig,
-        task: Task,
-        key: dict,
-        about: dict,
-        finish: Callable[[nn.Module], nn.Module] = lambda model: model,
-        tokenizer: Any = None,
-    ):
-        self.config, self.task, self._about = config, task, about
-        self.network, self.tokenizer, self._finish = task.name, tokenizer, finish
-        self.steps = list(config.steps(len(task.part)))
-        self.fingerprint = fingerprint({
-            **key, "config": config, "steps": self.steps, "part": task.part.fingerprint,
-            "measured": {name: part.fingerprint for name, part in task.measured.items()},
-            "code": code_fingerprint(Loop, task.objective, type(task.part)),
-        })  # fmt: skip
-        self.folder = cache_folder() / "training" / self.fingerprint
-
-    def __repr__(self) -> str:
-        return (
-            f"TrainingRun({self.network} on {self._about['part']} of {self._about['data']}, "
-            f"{self.steps[-1]} steps, {len(self.steps)} checkpoints, {self.fingerprint})"
+def _check_preprocessing(network: str, data: Data) -> None:
+    """Refuse data that were prepared for another network than a pretrained one."""
+    expected = registry.data_options(network)
+    if data.kind == "text":
+        fits = data.tokenizer.name_or_path == str(local_folder(network) or network)
+    else:
+        part = data.part("target")
+        statistics = torch.tensor(expected["statistics"])
+        fits = torch.equal(torch.stack([part.mean.flatten(), part.std.flatten()]), statistics)
+    if not fits:
+        raise ValueError(
+            f'network "{network}" has its own preprocessing, and data set "{data.name}" was loaded '
+            f'with another; use load_dataset("{data.name}", ..., **data_options("{network}"))'
         )
-
-    @property
-    def records(self) -> pd.DataFrame:
-        """One row a checkpoint: step, epoch, and loss and accuracy on training and test samples.
-
-        Losses are mean cross-entropies in nats, measured in eval mode on samples that are not
-        augmented.
-        """
-        if self.store.missing():  # damaged since
-            self.compute()
-        return pd.DataFrame([self.store.record(step) for step in self.steps])
-
-    def key(self, step: int = -1) -> dict[str, Any]:
-        """Return what identifies the network after so many steps, for what is stored about it.
-
-        Args:
-            step: one of `steps`, or -1 for the last.
-        """
-        return {"run": self.fingerprint, "step": self.steps[-1] if step == -1 else step}
-
-    def load(self, step: int = -1) -> nn.Module:
-        """Return the network as it was after so many steps, in eval mode on `registry.device()`.
-
-        A checkpoint that does not match its checksum is reported and computed again.
-
-        Args:
-            step: one of `steps`, or -1 for the last.
-
-        Raises:
-            ValueError: for a step without checkpoint, with the nearest that has one.
-        """
-        step = self.steps[-1] if step == -1 else step
-        if step not in self.steps:
-            closest = min(self.steps, key=lambda s: abs(s - step))
-            raise ValueError(
-                f"there is no checkpoint at step {step}; the nearest is {closest}, and there are "
-                f"{', '.join(map(str, self.steps))} (-1 is the last)"
-            )
-        path = self.store.path(step)
-        if (found := fetch(path)) is None:
-            self._lock()  # which moves the run to where the damaged file can be replaced
-            path = self.store.path(step)
-            self.store.discard(step)
-            self.compute()
-            found = fetch(path)
-        network = registry.load_weights(self.task.build(), found[0], f"in {path}")
-        return self._finish(network).to(registry.device()).eval()
-
-    def warn_near_chance(self) -> None:
-        """Warn where the last checkpoint knows no more of its training samples than their classes.
-
-        Its accuracy is then within two standard errors of the share of the largest class.
-        """
-        labels = self.task.part.labels
-        share = float(labels.bincount().max()) / len(labels)
-        count = min(len(labels), self.config.evaluation_size)
-        found = self.store.record(self.steps[-1])["train_accuracy"]
-        if share < 1 and found <= share + 2 * math.sqrt(share * (1 - share) / count):
-            warnings.warn(
-                f"{self!r} ends near chance: it classifies {found:.0%} of its training samples "
-                f"right, and guessing gives {share:.0%}. Nothing that is measured on it tells of "
-                "learning; train for more epochs, or with another learning_rate or seed",
-                NearChanceWarning,
-                stacklevel=3,
-            )
-
-    @property
-    def store(self) -> Store:
-        """Where its checkpoints lie."""
-        return Store(self.folder, tuple(self.steps))
-
-    def compute(self, cache: bool = True, progress: bool = True) -> None:
-        """Train up to the last checkpoint that is missing, if any is.
-
-        Args:
-            cache: False trains in a folder that vanishes with the run.
-            progress: see `train`.
-        """
-        if not cache:
-            self._forget_at_end()
-        accelerator = make_accelerator()
-        # What is there is only read, so that it can lie where nobody may write. Processes that
-        # train together look later, when none of them can be ahead of the others.
-        if accelerator.num_processes == 1 and not self.store.missing():
-            return
-        # Only one program trains a run; another waits, and then finds it done.
-        with self._lock() if accelerator.is_main_process else contextlib.nullcontext():
-            accelerator.wait_for_everyone()
-            if self.store.missing():
-                self._train(accelerator.is_main_process, progress)
-            accelerator.wait_for_everyone()
-
-    def _lock(self) -> filelock.BaseFileLock:
-        """Return the lock of the run's folder, which moves where it cannot be written to."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = filelock.FileLock(self.folder / ".lock")
-            with lock:
-                return lock
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM):
-                raise
-            warnings.warn(
-                f"{self.folder} cannot be written to ({error.strerror}): this training is kept "
-                "until the program ends. Point SYMGEN_CACHE to a folder of yours to keep it",
-                stacklevel=4,
-            )
-            self._forget_at_end()
-            return filelock.FileLock(self.folder / ".lock")
-
-    def _forget_at_end(self) -> None:
-        """Keep the run in a folder that vanishes with it."""
-        self.folder = Path(tempfile.mkdtemp(prefix="symgen-"))
-        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
-
-    def _train(self, main: bool, progress: bool) -> None:
-        expected = measure(self.config, self.task, self.store)
-        expected.check()
-        if main:
-            self._describe()
-            if expected.minutes > 1:
-                print(f"{self!r}: {expected}")
-        title = f"{self.network} on {self._about['part']}" if progress else None
-        Loop(self.config, self.task, self.store, title).run()
-
-    def _describe(self) -> None:
-        """Leave a readable account of the run beside its checkpoints."""
-        said = {**self._about, "network": self.network, **dataclasses.asdict(self.config)}
-        with atomic(self.folder / "run.json") as temporary:
-            temporary.write_text(json.dumps(said, indent=1, default=str), encoding="utf-8")
