@@ -165,6 +165,8 @@ def plot_interactions(
     place = np.arange(len(table))
     for kind in ("and", "or"):
         rows = (table["type"] == kind).to_numpy()
+        if not rows.any():  # its color in the legend would be wrong
+            continue
         look = {"color": style.COLORS[kind], "hatch": style.HATCHES.get(kind), "edgecolor": "white"}
         ax.barh(place[rows], table["effect"][rows], label=kind.upper(), **look)
     ax.set_yticks(place, map(style.no_math, table["label"]))

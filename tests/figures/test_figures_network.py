@@ -86,6 +86,8 @@ def test_bars_are_the_strongest_effects(game):
     ax = figures.plot_interactions(inter)
     assert texts(ax.get_yticklabels()) == ["0 ∧ 1", "1 ∨ 2", "2"]
     assert texts(ax.get_legend().get_texts()) == ["AND", "OR"]
+    alone = figures.plot_interactions(Interactions.from_moebius(game[0]))
+    assert texts(alone.get_legend().get_texts()) == ["AND"]
 
 
 def test_the_graph_joins_variables_terms_and_output(game):
