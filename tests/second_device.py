@@ -1,10 +1,10 @@
-"""A second device on a machine without one: a mistake of devices is a red test, no crash elsewhere.
+"""A second device on a machine without one: a tensor on the wrong device fails a test.
 
-Where there is a GPU, the tests run on that.
+If there is a GPU, the tests run on it.
 
-`Away` is a tensor that says `cuda`, holds its numbers in host memory, and refuses to be mixed with
-tensors of the CPU as a GPU does. A dispatch mode sends there what is made on, or moved to, `cuda`,
-and the queries about devices are patched. It shows where a tensor lies, not how a GPU computes:
+`Away` is a tensor that reports `cuda`, holds its numbers in host memory, and refuses to be mixed
+with tensors of the CPU as a GPU does. A dispatch mode makes such tensors whenever the device is
+`cuda`, and queries about devices are patched. It shows where a tensor lies, not how a GPU computes:
 kernels, streams, memory that runs out and rounding are not imitated.
 """
 
@@ -13,7 +13,6 @@ import contextlib
 from unittest import mock
 
 import torch
-from accelerate.state import AcceleratorState
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_iter, tree_map_only
 
@@ -23,11 +22,11 @@ from symgen.split.symmetric import symmetric_basis
 CUDA = torch.device("cuda", 0)
 REAL = torch.cuda.is_available()
 aten = torch.ops.aten
-# They take a tensor from another device: copies do, and tensors are indexed by indices of the CPU.
+# They take a tensor of another device: copies do, and indices may lie on the CPU.
 CROSS = {aten._to_copy.default, aten.copy_.default, aten._copy_from.default}
 INDEXED = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default,
            aten._index_put_impl_.default, aten._unsafe_index.Tensor}  # fmt: skip
-# They take a single number from the CPU, as everything that works number by number does.
+# They take a single number from the CPU, as all pointwise operations do.
 SCALARS = {aten.where.self, aten.masked_fill.Tensor, aten.masked_fill_.Tensor,
            aten.fill_.Tensor, aten.fill.Tensor} | INDEXED  # fmt: skip
 
@@ -70,42 +69,40 @@ class Away(torch.Tensor):
 
 
 def _run(func, args, kwargs):
-    """Run an operation on host memory, where its tensors may be mixed as a GPU would mix them."""
-    if func._can_decompose():  # in inference mode, what is made of other operations comes whole
+    """Run an operation in host memory, if a GPU would take its mix of tensors."""
+    if func._can_decompose():  # Inference mode passes composed operations whole.
         with _Elsewhere():
-            found = func.decompose(*args, **kwargs)
-        if found is not NotImplemented:
-            return found
+            result = func.decompose(*args, **kwargs)
+        if result is not NotImplemented:
+            return result
     given = [x for x in tree_iter((args, kwargs)) if isinstance(x, torch.Tensor)]
     away = [isinstance(x, Away) for x in given]
-    wanted = kwargs.get("device")
-    if func is aten._pin_memory.default:  # memory that a GPU reads by itself: here all of it
-        return given[0].clone()
-    if func is aten.is_pinned.default:
-        return False
+    where = kwargs.get("device")
     if any(away):
         _refuse_mixed(func, args, given, away)
-    goes = torch.device(wanted).type == "cuda" if wanted is not None else any(away)
+    goes = torch.device(where).type == "cuda" if where is not None else any(away)
     if not any(away) and not goes:
         return func(*args, **kwargs)
     if func is aten.copy_.default and not away[0]:
         return func(*tree_map_only(Away, lambda x: x.held, args), **kwargs)
     inside, options = tree_map_only(Away, lambda x: x.held, (args, kwargs))
-    if wanted is not None:
+    if where is not None:
         options = options | {"device": "cpu"}
-    if func is aten._to_copy.default and wanted is not None:
+    if func is aten._to_copy.default and where is not None:
         options.pop("pin_memory", None)
-    found = func(*inside, **options)
+    result = func(*inside, **options)
     if func is aten._to_copy.default:
         held = given[0].held if away[0] else given[0]
-        found = found.clone() if found is held else found
+        result = result.clone() if result is held else result
     if not goes:
-        return found
+        return result
     view = any(x.alias_info and not x.alias_info.is_write for x in func._schema.returns)
-    normal = view and not given[0].is_inference()  # a view of a tensor is no more of one than it
+    normal = (
+        view and not given[0].is_inference()
+    )  # A view is an inference tensor only if its base is one.
     with torch.inference_mode(torch.is_inference_mode_enabled() and not normal):
-        found = tree_map_only(torch.Tensor, Away, found)
-    return return_and_correct_aliasing(func, args, kwargs, found) if any(away) else found
+        result = tree_map_only(torch.Tensor, Away, result)
+    return return_and_correct_aliasing(func, args, kwargs, result) if any(away) else result
 
 
 def _refuse_mixed(func, args, given, away):
@@ -142,7 +139,7 @@ def _in_this_thread():
 
 
 def _submit(original):
-    """Modes belong to a thread: threads that are begun within one have it as well."""
+    """Let threads inherit the mode, which belongs to one thread."""
 
     def submit(pool, function, /, *args, **kwargs):
         def inside(*args, **kwargs):
@@ -154,39 +151,18 @@ def _submit(original):
     return submit
 
 
-def _zero_gradients(loss, *_, **__):
-    """Give every parameter that a loss depends on a gradient of zeros, on its device.
-
-    The real engine asks the driver as soon as a node lies on `cuda`.
-    """
-    pending, seen = [loss.grad_fn], set()
-    while pending:
-        node = pending.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            pending += [before for before, _ in node.next_functions]
-            if hasattr(node, "variable"):
-                node.variable.grad = torch.zeros_like(node.variable)
-
-
-PROPERTIES = mock.Mock(total_memory=2**34, multi_processor_count=1, major=8, minor=0)
-PROPERTIES.name = "a second device"
 ANSWERS = {
     "is_available": True, "device_count": 1, "current_device": 0, "_lazy_init": None,
     "is_initialized": True, "set_device": None, "synchronize": None, "empty_cache": None,
     "mem_get_info": (2**33, 2**34), "memory_reserved": 0, "memory_allocated": 0,
-    "max_memory_allocated": 0, "get_device_name": "a second device",
-    "get_device_properties": PROPERTIES, "get_device_capability": (8, 0),
-    "is_current_stream_capturing": False, "is_bf16_supported": True,
-    "manual_seed": None, "manual_seed_all": None, "set_rng_state": None,
+    "get_device_capability": (8, 0), "is_current_stream_capturing": False,
 }  # fmt: skip
 
 
 @contextlib.contextmanager
 def second_device():
-    """Have tensors on `cuda`: of the GPU where there is one, else held in host memory."""
+    """Put tensors on `cuda`: on the GPU if there is one, else in host memory."""
     if REAL:
-        AcceleratorState._reset_state(reset_partial_state=True)
         yield CUDA
         return
     torch._C._ensureCUDADeviceGuardSet()
@@ -195,29 +171,18 @@ def second_device():
             stack.enter_context(
                 mock.patch.object(torch.cuda, name, lambda *_, answer=answer, **__: answer)
             )
-        state = torch.zeros(16, dtype=torch.uint8)
-        stack.enter_context(mock.patch.object(torch.cuda, "get_rng_state", lambda *_: state))
         pool = concurrent.futures.ThreadPoolExecutor
         stack.enter_context(mock.patch.object(pool, "submit", _submit(pool.submit)))
-        # Tables that are kept for the next call are of this device, which then is gone.
+        # Tables that are kept for later calls belong to this device, which ends with the context.
         stack.enter_context(mock.patch.dict(transforms._FACTORS))
         stack.callback(symmetric_basis.cache_clear)
-        # A network that is moved gets new parameters, of the type that the device has.
+        # A network that moves gets new parameters, of the device's type.
         overwritten = torch.__future__.get_overwrite_module_params_on_conversion()
         stack.callback(torch.__future__.set_overwrite_module_params_on_conversion, overwritten)
         torch.__future__.set_overwrite_module_params_on_conversion(True)
-        # The kernels that are chosen on a GPU exist nowhere else.
+        # Kernels for a GPU exist nowhere else.
         stack.enter_context(mock.patch.object(torch.backends.cudnn, "is_available", lambda: False))
         stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         stack.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
-        stack.enter_context(mock.patch.object(torch.Tensor, "backward", _zero_gradients))
-        AcceleratorState._reset_state(reset_partial_state=True)
-        stack.callback(AcceleratorState._reset_state, reset_partial_state=True)
         stack.enter_context(_in_this_thread())
-        # What trainings ask of a GPU.
-        before = torch.are_deterministic_algorithms_enabled()
-        stack.callback(torch.use_deterministic_algorithms, before)
-        memory, name = torch.utils.deterministic, "fill_uninitialized_memory"
-        stack.callback(setattr, memory, name, getattr(memory, name))
-        stack.enter_context(mock.patch.dict("os.environ"))
         yield CUDA

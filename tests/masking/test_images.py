@@ -23,14 +23,9 @@ class Plain(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(3, 6, 3, padding=1),
-            nn.BatchNorm2d(6),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(6, 5, 3),
-            nn.ReLU(inplace=True),
-            nn.AdaptiveAvgPool2d(2),
-        )
+        first = nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(inplace=True)
+        second = nn.Conv2d(6, 5, 3), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(2)
+        self.features = nn.Sequential(*first, *second)
         self.head = nn.Linear(20, 4)
 
     def forward(self, x):
@@ -268,34 +263,13 @@ def test_images_take_the_type_of_the_network(images, dtype):
     assert torch.equal(v, same)
 
 
-class NoLogits(Plain):
+class After(Plain):
+    """Something is done to the logits."""
+
+    last = None
+
     def forward(self, x):
-        return [super().forward(x)]
-
-
-class OneLogit(Plain):
-    def forward(self, x):
-        return super().forward(x)[:, :1]
-
-
-class Heads(Plain):
-    def forward(self, x):
-        return super().forward(x)[:, None].expand(-1, 3, -1)
-
-
-class Tuple(Plain):
-    def forward(self, x):
-        return {"logits": (super().forward(x),)}
-
-
-class Whole(Plain):
-    def forward(self, x):
-        return super().forward(x).round().long()
-
-
-class BatchMean(Plain):
-    def forward(self, x):
-        return super().forward(x).mean(0, keepdim=True)
+        return self.last(super().forward(x))
 
 
 class Ratio(Plain):
@@ -329,12 +303,15 @@ AT_INPUT, AT_RELU = MaskValue(torch.zeros(()), None), MaskValue(torch.zeros(()),
         ({"mask_value": MaskValue(torch.zeros(7, 1, 1), "features.2")}, r"\(7, 1, 1\), but feat"),
         ({"mask_value": MaskValue(torch.tensor(math.nan), "features.2")}, "mask value holds NaN"),
         ({"mask_value": 0.0}, "mask value is float; expected one with its layer"),
-        ({"model": NoLogits}, "returned list; expected logits"),
-        ({"model": Tuple}, "returned dict with logits of type tuple"),
-        ({"model": Whole}, "returned torch.int64 of shape"),
-        ({"model": BatchMean}, r"of shape \(1, 4\) for 2 inputs"),
-        ({"model": OneLogit}, r"shape \(1, 1\); expected .* two or more"),
-        ({"model": Heads}, r"shape \(1, 3, 4\); expected .sample, outcome."),
+        ({"last": lambda z: [z]}, "returned list; expected logits"),
+        ({"last": lambda z: {"logits": (z,)}}, "returned dict with logits of type tuple"),
+        ({"last": lambda z: z.long()}, "returned torch.int64 of shape"),
+        ({"last": lambda z: z.mean(0, keepdim=True)}, r"of shape \(1, 4\) for 2 inputs"),
+        ({"last": lambda z: z[:, :1]}, r"shape \(1, 1\); expected .* two or more"),
+        (
+            {"last": lambda z: z[:, None].expand(-1, 3, -1)},
+            r"shape \(1, 3, 4\); expected .sample, outcome.",
+        ),
         (
             {"model": Ratio, "mask_value": AT_INPUT, "variables": draw_patches(2, n=4, grid=2)},
             "sample 0: v is -?(inf|nan) in masked state 0,",
@@ -348,7 +325,10 @@ def test_refusals(changes, message):
         "x": torch.randn(2, 3, 9, 9, generator=generator), "target": [0, 1],
         "variables": draw_patches(2, n=2), "mask_value": AT_RELU,
     }  # fmt: skip
-    model = network(changes.pop("model", Plain))
+    changes = dict(changes)
+    last = changes.pop("last", None)
+    model = network(After if last else changes.pop("model", Plain))
+    model.last = last
     with pytest.raises((ValueError, FloatingPointError), match=message):
         masked_outputs(model, **{**good, **changes})
 
