@@ -8,7 +8,7 @@ those of one language model, whose prompts are the repetitions then.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,14 +27,7 @@ from symgen.method.conditions import (
 from symgen.method.removal import REMOVED, closure
 from symgen.method.statistics import Interval, array, interval
 from symgen.method.training_curves import curves, last, peak, since_t2
-from symgen.method.transfer import (
-    LOW_ORDERS,
-    REST_ORDERS,
-    chance_level,
-    generalization_power,
-    order_spectrum,
-    transfer,
-)
+from symgen.method.transfer import LOW_ORDERS, REST_ORDERS, excess, order_spectrum, transfer
 from symgen.transforms import count_variables, moebius
 
 # One entry per training; or those of one language model, one per prompt.
@@ -174,10 +167,6 @@ def _means(function: Any, *cases: Any) -> np.ndarray:
     return np.array([float(function(*x).double().nanmean()) for x in zip(*cases, strict=True)])
 
 
-def _excess(target: Interactions, baselines: Any, g: Any, orders: Iterable[int]) -> Tensor:
-    return generalization_power(target, g, orders) - chance_level(target, baselines, orders)
-
-
 def _risen(table: pd.DataFrame, group: str, kind: str) -> pd.Series:
     return last(table, f"removal_{group}_{kind}") - last(table, f"removal_{group}_nothing")
 
@@ -185,10 +174,8 @@ def _risen(table: pd.DataFrame, group: str, kind: str) -> pd.Series:
 def _arms(table: pd.DataFrame, quantity: str, margin: float) -> list[Contrast]:
     """Return contrasts between the arms of `measure_penalty`, paired by seed."""
     rows = table[table["quantity"] == quantity]
-    arms, label = (
-        rows.pivot(index="seed", columns="arm", values="value"),
-        quantity.replace("_", " "),
-    )
+    arms = rows.pivot(index="seed", columns="arm", values="value")
+    label = quantity.replace("_", " ")
     ahead = {k: arms["penalty"] - arms[k] for k in ("plain", "random", "decay")}
     rest = [control(f"{label} with the penalty, minus {k}", ahead[k]) for k in ("random", "decay")]
     return [Contrast(f"{label} with the penalty, minus plain", ahead["plain"], 1, margin), *rest]
@@ -265,8 +252,9 @@ def phase_3(table: pd.DataFrame) -> list[Contrast]:
 
 def removal_gap(table: pd.DataFrame) -> list[Contrast]:
     label, closed = "share of the loss gap that closes", closure(table)
-    others = {k: closure(table, minus=k) for k in ("random", "permuted", "shrunk")}
-    rest = [control(f"{label}, minus that of control: {k}", x) for k, x in others.items()]
+    words = {"random": "random removal", "permuted": "removal by permuted G", "shrunk": "shrinking"}
+    others = {words[k]: closure(table, minus=k) for k in words}
+    rest = [control(f"{label}, minus that by {k}", x) for k, x in others.items()]
     return [Contrast(label, closed, 1, SHARE), *rest]
 
 
@@ -286,7 +274,7 @@ def llm_low_orders(target: Interactions, baselines: Effects) -> list[Contrast]:
     g, orders = transfer(target, baselines), (LOW_ORDERS, REST_ORDERS)
     by_order = order_spectrum(target, g).abs().sum(-2)
     share = by_order[..., LOW_ORDERS].sum(-1) / by_order.sum(-1) - 0.5
-    low, rest = (_excess(target, baselines, g, x) for x in orders)
+    low, rest = (excess(target, baselines, x) for x in orders)
     main = Contrast("share of orders 1-2 in generalizable strength, minus 1/2", share, 1, SHARE)
     return [main, control("H above chance: orders 1-2 minus orders from 3 on", low - rest)]
 

@@ -17,12 +17,10 @@ from symgen.device import dtype_of
 from symgen.interactions import Interactions
 from symgen.masking.prompts import Prompt
 from symgen.method.study import chosen, split
-from symgen.method.training_curves import checkpoint_values, side_by_side, tidy
+from symgen.method.training_curves import side_by_side, tidy
 from symgen.method.transfer import (
-    HIGH_ORDERS,
-    LOW_ORDERS,
-    ORDER_GROUPS,
-    chance_level,
+    checkpoint_values,
+    excess,
     generalization_power,
     order_spectrum,
     transfer,
@@ -294,13 +292,13 @@ def _measured(study: LanguageStudy) -> pd.DataFrame:
     run, twin = study.tunings
     other = study.interactions(study.models[1], study.tuned_prompts)
     last_twin, rows = study.tuned(twin), []
-    groups = {"low": LOW_ORDERS, "middle": ORDER_GROUPS["middle: 3-5"], "high": HIGH_ORDERS}
+    groups = {"low": (1, 2), "middle": (3, 4, 5), "high": range(6, 65)}
     for step in run.steps:
         inter = study.tuned(run, step)
-        power = generalization_power(inter, transfer(inter, last_twin))
-        above = power - chance_level(inter, last_twin, draws=10)
+        power = generalization_power(inter, transfer(inter, last_twin)).nanmean()
+        above = excess(inter, last_twin, draws=10).nanmean()
         strengths = {f"strength_{k}": strength_of(inter, x).mean() for k, x in groups.items()}
-        twins = {"H_twin": power.nanmean(), "excess_twin": above.nanmean()}
+        twins = {"H_twin": power, "excess_twin": above}
         rows.append({**checkpoint_values(inter, [other]), **twins, **strengths})
     records = run.records.set_index("step").loc[list(run.steps)]
     names = ("epoch", "train_loss", "test_loss", "old_loss")

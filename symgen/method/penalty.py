@@ -43,13 +43,7 @@ from symgen.method.records import is_public, read_measured
 from symgen.method.removal import random_share
 from symgen.method.study import Study, seeded
 from symgen.method.training_curves import side_by_side
-from symgen.method.transfer import (
-    Share,
-    as_list,
-    generalization_power,
-    interaction_count,
-    transfer,
-)
+from symgen.method.transfer import Share, as_list, generalization_power, interaction_count, transfer
 from symgen.models.loop import Term, evaluate, generator
 from symgen.models.training import TrainingRun
 from symgen.split.sparsify import ConvergenceWarning, DeadOutputWarning, sparsify
@@ -389,5 +383,5 @@ def _measured(study: Study, arm: str, setting: float, options: dict, tune: bool)
     local = None if is_public(study.settings) else study.data.part("target").fingerprint
     key = [study.settings, study.seed, arm, setting, options, tune, local]
     values = cached("penalty", key, compute, enabled=":" not in study.network)
-    rows = [(study.seed, arm, setting, name, float(x)) for name, x in values.items()]
+    rows = [(study.seed, arm, setting, name, float(x)) for name, x in sorted(values.items())]
     return pd.DataFrame(rows, columns=["seed", "arm", "setting", "quantity", "value"])

@@ -1,6 +1,7 @@
 """Measured trainings in `data/trainings`: one CSV file per study, and an index of all trainings."""
 
 import datetime
+import functools
 import json
 import os
 import re
@@ -36,10 +37,22 @@ def is_public(settings: Mapping[str, Any]) -> bool:
     return not Path(settings["dataset"]).exists() and ":" not in settings["network"]
 
 
+@functools.lru_cache(maxsize=16)
+def _read(path: Path, changed: int) -> pd.DataFrame:
+    # Read again only if the file has changed: a study has many seeds, and each of them asks.
+    return pd.read_csv(path, dtype={"sign": object})
+
+
+def _table(name: str, columns: list[str]) -> pd.DataFrame:
+    path = trainings_folder() / f"{name}.csv"
+    if not path.exists():
+        return pd.DataFrame(columns=columns)
+    return _read(path, path.stat().st_mtime_ns)
+
+
 def read_index() -> pd.DataFrame:
     """Return one row per measured training; see `INDEX` for the columns."""
-    path = trainings_folder() / "index.csv"
-    return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=INDEX)
+    return _table("index", INDEX)
 
 
 def read_measured(
@@ -55,10 +68,9 @@ def read_measured(
     """
     name, index = study_id(settings, prefix), read_index()
     same = (index["study"] == name) & (index["seed"] == seed) & (index["version"] == VERSION[kind])
-    path = trainings_folder() / f"{name}.csv"
-    if not same.any() or not path.exists() or not is_public(settings):
+    if not same.any() or not is_public(settings):
         return None
-    table = pd.read_csv(path, dtype={"sign": object})
+    table = _table(name, COLUMNS)
     return table[table["seed"] == seed].reset_index(drop=True)
 
 
@@ -99,14 +111,12 @@ def append_measured(
     new = pd.DataFrame([{**row, "seed": seed} for seed in seeds])[INDEX]
     index = read_index()
     kept = index[(index["study"] != name) | ~index["seed"].isin(seeds)]
-    path = trainings_folder() / f"{name}.csv"
-    if path.exists():
-        old = pd.read_csv(path, dtype={"sign": object})
-        table = pd.concat([old[~old["seed"].isin(seeds)], table])
+    old = _table(name, [])
+    table = pd.concat([old[~old["seed"].isin(seeds)], table]) if len(old) else table
     table = table.sort_values("seed", kind="stable")
     if "order" in table:
         table = table.assign(order=table["order"].astype("Int64"))
     index = pd.concat([kept, new]) if len(kept) else new
-    for target, frame in ((path, table), (trainings_folder() / "index.csv", index)):
-        with atomic(target) as temporary:
+    for stem, frame in ((name, table), ("index", index)):
+        with atomic(trainings_folder() / f"{stem}.csv") as temporary:
             frame.to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")

@@ -192,7 +192,8 @@ def closure(table: pd.DataFrame, removed: str = REMOVED, minus: str = "nothing")
     Returns:
         Values by seed: 1 closes the gap, 0 leaves it. NaN if the mean gap is at most `SMALL_GAP`.
     """
-    losses = table.pivot_table(index="seed", columns="quantity", values="value", aggfunc="last")
+    rows = table[table["quantity"].str.startswith("removal_")]
+    losses = rows.pivot(index="seed", columns="quantity", values="value")
     gaps = {k: losses[f"removal_test_{k}"] - losses[f"removal_train_{k}"] for k in REMOVALS}
     size = gaps["nothing"].mean()
     if not size > SMALL_GAP:

@@ -239,13 +239,10 @@ class Study:
             ValueError: for more variables than `sparsify` takes.
             MemoryError: if the outputs of all masked states do not fit in memory.
         """
-        if part not in self._drawn:
-            self._drawn[part] = self._draw(part)
-        return self._drawn[part]
-
-    @functools.cached_property
-    def _drawn(self) -> dict[str, tuple[Samples, ImageVariables | TextVariables]]:
-        return {}
+        known = self.__dict__.setdefault("_drawn", {})
+        if part not in known:
+            known[part] = self._draw(part)
+        return known[part]
 
     def _draw(self, part: str) -> tuple[Samples, ImageVariables | TextVariables]:
         if not 1 <= self.n <= MAX_VARIABLES:
@@ -284,12 +281,9 @@ class Study:
         return None if self.layer == "input" else self.layer
 
     def outputs(
-        self,
-        run: TrainingRun | Checkpoints,
-        step: int = -1,
-        part: str = "test",
+        self, run: TrainingRun | Checkpoints, step: int = -1, part: str = "test",
         classes: Int[Tensor, " sample"] | None = None,
-    ) -> Float[Tensor, "sample state"]:
+    ) -> Float[Tensor, "sample state"]:  # fmt: skip
         """Return v of a network on all masked states of the samples; stored in the cache.
 
         Args:
@@ -301,15 +295,10 @@ class Study:
         samples, variables = self.drawn(part)
         target = samples.y if classes is None else classes
         text, network = self.data.kind == "text", run.key(step)
-        key = {
-            "network": network,
-            "x": samples.x,
-            "target": target,
-            "variables": variables,
-            "masked": self.data.tokenizer.mask_token_id if text else self._layer,
-            "mean over": None if text else [self.data.part(part).fingerprint, MEAN_OVER, MEAN_SEED],
-            "dtype": self.dtype,
-        }
+        masked = self.data.tokenizer.mask_token_id if text else self._layer
+        mean = None if text else [self.data.part(part).fingerprint, MEAN_OVER, MEAN_SEED]
+        key = {"network": network, "samples": [samples.x, target, variables]}
+        key |= {"masked": [masked, mean], "dtype": self.dtype}
 
         def compute() -> dict[str, Tensor]:
             model = run.load(step)
@@ -321,13 +310,9 @@ class Study:
         return cached("outputs", key, compute, enabled=network is not None)["v"]
 
     def interactions(
-        self,
-        run: TrainingRun | Checkpoints,
-        step: int = -1,
-        part: str = "test",
-        classes: Int[Tensor, " sample"] | None = None,
-        few: bool = False,
-    ) -> Interactions:
+        self, run: TrainingRun | Checkpoints, step: int = -1, part: str = "test",
+        classes: Int[Tensor, " sample"] | None = None, few: bool = False,
+    ) -> Interactions:  # fmt: skip
         """Return the interactions of a network on the samples; stored in the cache.
 
         Args:

@@ -14,23 +14,17 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from symgen.device import device_of
-from symgen.interactions import Interactions
 from symgen.method.records import COLUMNS, is_public, read_measured
 from symgen.method.removal import output_parts, removal_losses
 from symgen.method.statistics import interval
 from symgen.method.study import Study, seeded
 from symgen.method.transfer import (
-    HIGH_ORDERS,
     LOW_ORDERS,
     REST_ORDERS,
-    chance_level,
+    checkpoint_values,
+    excess,
     generalization_power,
-    interaction_count,
-    mean_order,
-    order_spectrum,
-    order_thirds,
     transfer,
-    uncancelled,
 )
 from symgen.names import unknown
 from symgen.storage import cached
@@ -121,42 +115,35 @@ def _with_threads(threads: int, function: Callable, *arguments: Any) -> Any:
     return function(*arguments)
 
 
-def _key(study: Study, part: str) -> dict:
-    settings = study.settings
-    local = None if is_public(settings) else study.data.part("target").fingerprint
-    return {"settings": settings, "seed": study.seed, "also": part, "local": local}
-
-
 def _stored(study: Study, part: str) -> pd.DataFrame | None:
     """Return what the book or the cache has of a training, or None."""
     table = read_measured(study.settings, study.seed)
-    marks = {name: mark for name, (_, mark) in ALSO.items()}
     if table is not None:
-        extra = table["quantity"].isin([*itertools.chain.from_iterable(marks.values())])
-        if part and table["quantity"].isin(marks[part]).any():
-            return table[table["quantity"].isin(marks[part])]
-        if not part:
-            return table[~extra]
+        additions = [name for _, names in ALSO.values() for name in names]
+        of_part = table["quantity"].isin(ALSO[part][1] if part else additions)
+        of_part = of_part if part else ~of_part
+        if of_part.any():
+            return table[of_part]
 
-    def compute() -> dict[str, Tensor]:
+    def missing() -> dict[str, Tensor]:
         raise _NotStored
 
-    if ":" in study.network:
-        return None
     try:
-        return tidy(study.seed, cached("measure", _key(study, part), compute))
+        return _kept(study, part, missing)
     except _NotStored:
         return None
 
 
+def _kept(study: Study, part: str, compute: Callable[[], dict[str, Tensor]]) -> pd.DataFrame:
+    settings = study.settings
+    local = None if is_public(settings) else study.data.part("target").fingerprint
+    key = {"settings": settings, "seed": study.seed, "also": part, "local": local}
+    return tidy(study.seed, cached("measure", key, compute, enabled=":" not in study.network))
+
+
 def _measured(study: Study, parts: Sequence[str]) -> list[pd.DataFrame]:
-    functions: dict[str, Callable] = {"": _main, **{k: f for k, (f, _) in ALSO.items()}}
-    tables = []
-    for part in parts:
-        enabled = ":" not in study.network
-        values = cached("measure", _key(study, part), lambda p=part: functions[p](study), enabled)
-        tables.append(tidy(study.seed, values))
-    return tables
+    functions = {part: ALSO[part][0] if part else _main for part in parts}
+    return [_kept(study, part, lambda f=f: f(study)) for part, f in functions.items()]
 
 
 def tidy(seed: int, values: dict[str, Tensor]) -> pd.DataFrame:
@@ -200,9 +187,8 @@ def _main(study: Study) -> dict[str, Tensor]:
     rows = [checkpoint_values(inter, baselines) for inter in path]
     values |= {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
     inter, g = path[-1], transfer(path[-1], baselines)
-    for name, orders in (("low", LOW_ORDERS), ("rest", REST_ORDERS)):
-        excess = generalization_power(inter, g, orders) - chance_level(inter, baselines, orders)
-        values[f"excess_{name}"] = excess.nanmean()
+    values["excess_low"] = excess(inter, baselines, LOW_ORDERS).nanmean()
+    values["excess_rest"] = excess(inter, baselines, REST_ORDERS).nanmean()
     alike = transfer(inter, baselines, metric="similarity")
     values["H_similarity"] = generalization_power(inter, alike).nanmean()
     # As many training samples, or all if there are fewer.
@@ -214,44 +200,6 @@ def _main(study: Study) -> dict[str, Tensor]:
     train, test = (output_parts(*group) for group in groups)
     values |= {f"gap_{k}": train[k].mean(0) - test[k].mean(0) for k in train}
     return {"steps": torch.tensor(steps), **values}
-
-
-def checkpoint_values(inter: Interactions, baselines: Sequence[Interactions]) -> dict[str, Tensor]:
-    """Return the quantities of `measure` at one checkpoint, averaged over samples.
-
-    Args:
-        inter: interactions of the network, shape (sample, 2**n).
-        baselines: of one or more baseline networks.
-    """
-    g, spectrum = transfer(inter, baselines), order_spectrum(inter)
-    kept = order_spectrum(inter, g)
-    total, shared = (x.abs().sum((-2, -1)) for x in (spectrum, kept))
-    power, low, high, rest = (
-        generalization_power(inter, g, orders)
-        for orders in (None, LOW_ORDERS, HIGH_ORDERS, REST_ORDERS)
-    )
-    chance = chance_level(inter, baselines, draws=10)
-    alone = [generalization_power(inter, transfer(inter, one)) for one in baselines]
-    names = ("orders_low", "orders_middle", "orders_high")
-    values = {
-        "H": power,
-        "H_low": low,
-        "H_high": high,
-        "H_rest": rest,
-        "H_lead": low - high,
-        "H_one": torch.stack(alone).mean(0),
-        "chance": chance,
-        "excess": power - chance,
-        "N": interaction_count(inter),
-        "generalizable": shared,
-        "non_generalizable": total - shared,
-        "mean_order": mean_order(spectrum),
-        **dict(zip(names, order_thirds(spectrum), strict=True)),
-        "uncancelled": uncancelled(spectrum),
-    }
-    means = {name: x.nanmean().cpu() for name, x in values.items()}
-    spectra = {"spectrum": spectrum.mean(0).cpu(), "spectrum_generalizable": kept.mean(0).cpu()}
-    return {**means, **spectra}
 
 
 def _nulls(study: Study) -> dict[str, Tensor]:
@@ -281,12 +229,11 @@ def _simple(study: Study) -> dict[str, Tensor]:
     models = [run.load() for run in study.runs]
     classes, *theirs = (_predicted(model, samples.x) for model in models)
     mine, *others = (study.interactions(run, classes=classes) for run in study.runs)
-    power = generalization_power(mine, transfer(mine, others))
     weights = torch.cat([p.detach().flatten().double().cpu() for p in models[0].parameters()])
     return {
         "steps": torch.tensor(study.runs[0].steps),
-        "label_free_H": power.nanmean(),
-        "label_free_excess": (power - chance_level(mine, others, draws=10)).nanmean(),
+        "label_free_H": generalization_power(mine, transfer(mine, others)).nanmean(),
+        "label_free_excess": excess(mine, others, draws=10).nanmean(),
         "weight_norm": weights.norm(),
         "agreement": torch.stack([(y == classes).double().mean() for y in theirs]).mean(),
     }

@@ -232,6 +232,15 @@ def chance_level(
     return total / draws
 
 
+def excess(
+    target: Interactions, baselines: Interactions | Sequence[Interactions],
+    orders: Iterable[int] | None = None, draws: int = 20,
+) -> Float[Tensor, "*batch"]:  # fmt: skip
+    """Return H minus its chance level, per sample; see `chance_level` for the arguments."""
+    power = generalization_power(target, transfer(target, baselines), orders)
+    return power - chance_level(target, baselines, orders, draws)
+
+
 def interaction_count(inter: Interactions, mass: float = 0.8) -> Float[Tensor, "*batch"]:
     """Return N per sample, the number of interactions that hold most of the strength (Eq. 9, 10).
 
@@ -314,3 +323,31 @@ def uncancelled(spectrum: Float[Tensor, "*batch 2 order"]) -> Float[Tensor, "*ba
     """
     strength = spectrum.abs().sum((-2, -1))
     return spectrum.sum((-2, -1)).abs() / strength.where(strength > 0, torch.nan)
+
+
+def checkpoint_values(
+    inter: Interactions, baselines: Sequence[Interactions]
+) -> dict[str, Float[Tensor, "..."]]:
+    """Return the quantities of `measure` at one checkpoint, averaged over samples.
+
+    Args:
+        inter: interactions of the network, shape (sample, 2**n).
+        baselines: of one or more baseline networks.
+    """
+    g, spectrum = transfer(inter, baselines), order_spectrum(inter)
+    kept = order_spectrum(inter, g)
+    total, shared = (x.abs().sum((-2, -1)) for x in (spectrum, kept))
+    groups = (None, LOW_ORDERS, HIGH_ORDERS, REST_ORDERS)
+    power, low, high, rest = (generalization_power(inter, g, orders) for orders in groups)
+    chance = chance_level(inter, baselines, draws=10)
+    alone = [generalization_power(inter, transfer(inter, one)) for one in baselines]
+    values = {"H": power, "H_low": low, "H_high": high, "H_rest": rest, "H_lead": low - high}
+    values |= {"H_one": torch.stack(alone).mean(0), "chance": chance, "excess": power - chance}
+    values |= {"N": interaction_count(inter), "mean_order": mean_order(spectrum)}
+    values |= {"generalizable": shared, "non_generalizable": total - shared}
+    thirds = zip(("low", "middle", "high"), order_thirds(spectrum), strict=True)
+    values |= {f"orders_{name}": share for name, share in thirds}
+    values["uncancelled"] = uncancelled(spectrum)
+    means = {name: x.nanmean().cpu() for name, x in values.items()}
+    spectra = {"spectrum": spectrum.mean(0).cpu(), "spectrum_generalizable": kept.mean(0).cpu()}
+    return {**means, **spectra}

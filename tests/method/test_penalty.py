@@ -27,7 +27,7 @@ def term(study):
 def test_it_is_the_non_generalizable_share_of_salient_strength(study, term):
     run, part = study.runs[0], study.names[0]
     model = run.load()
-    value = float(term(2, model)) / (3.0 * 2)
+    value = float(term(2, model).detach()) / (3.0 * 2)
     inputs, variables = term.inputs, term.variables
     mean = symgen.mean_feature(model, inputs.x)
     inter = symgen.sparsify(symgen.masked_outputs(model, inputs.x, inputs.y, variables, mean))
@@ -82,7 +82,7 @@ def test_a_step_along_the_gradient_lowers_it(study, term):
     with torch.no_grad():
         for p in model.parameters():
             p -= 0.02 / size * p.grad
-    assert float(every(1, model)) < float(before)
+    assert float(every(1, model).detach()) < float(before.detach())
 
 
 def test_each_setting_has_its_own_key(study, term):

@@ -15,6 +15,7 @@ from scipy import stats
 import symgen
 from symgen.method import records, training_curves as tc
 from symgen.method.study import Study
+from symgen.method.transfer import checkpoint_values
 
 GOLDEN = Path(__file__).with_name("golden_measure.csv")
 TINY = {"train_size": 60, "epochs": 2, "samples": 4, "n": 4, "checkpoints": 1,
@@ -201,7 +202,7 @@ def test_values_of_dead_samples_are_left_out(monkeypatch):
     effects[0] = 0
     inter, alive = with_effects(effects), with_effects(effects[1:])
     inter.full[0] = 0.0
-    one, other = (tc.checkpoint_values(x, [y]) for x, y in
+    one, other = (checkpoint_values(x, [y]) for x, y in
                   ((inter, drawn(1)), (alive, with_effects(drawn(1).effects[1:]))))  # fmt: skip
     for name in ("H", "chance", "excess", "N", "mean_order"):
         torch.testing.assert_close(one[name], other[name])

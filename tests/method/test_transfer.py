@@ -153,7 +153,7 @@ def test_jaccard_of_equal_half_and_empty_spectra():
         (lambda a, b: symgen.transfer(a, []), "at least one baseline"),
         (lambda a, b: symgen.transfer(a, b[:2]), r"\(5, 16\)"),
         (lambda a, b: symgen.transfer(a, b, metric="binari"), 'Did you mean "binary"'),
-        (lambda a, b: symgen.generalization_power(a, (a.and_[:1], a.or_[:1])), "result of transfer"),
+        (lambda a, b: symgen.generalization_power(a, (a.and_[:1],) * 2), "result of transfer"),
         (lambda a, b: symgen.chance_level(a, b, draws=0), "at least 1"),
         (lambda a, b: symgen.interaction_count(a, 80), r"share in \(0, 1\]"),
         (
