@@ -90,7 +90,7 @@ class Runner:
     def run(
         self, first: int, count: int, states: Int[Tensor, " state"] | Int[Tensor, "sample state"]
     ) -> Float[Tensor, "sample state"]:
-        """Return v of some samples on the same states, or on states of their own."""
+        """Return v of some samples on states, the same for all or one row per sample."""
         logits = self.logits(first, count, states)
         if self.grouped and self.inside:  # A language model returns no probabilities.
             self._note(logits.detach())

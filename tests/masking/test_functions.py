@@ -126,8 +126,8 @@ def test_arrays_of_any_layout_and_outputs_of_any_kind():
         assert torch.equal(v, expected)
     one = masked_outputs(lambda x: x.sum(1), x, [1] * 4, COLUMNS, 0.0)
     for kind in (list, pd.Series, lambda z: z[:, None], torch.from_numpy):
-        found = masked_outputs(lambda x, kind=kind: kind(x.sum(1)), x, [1] * 4, COLUMNS, 0.0)
-        assert torch.equal(found, one)
+        v = masked_outputs(lambda x, kind=kind: kind(x.sum(1)), x, [1] * 4, COLUMNS, 0.0)
+        assert torch.equal(v, one)
     frame = masked_outputs(lambda x: pd.DataFrame(x), x, y, COLUMNS, x.mean(0))
     assert torch.equal(frame, expected)
 
