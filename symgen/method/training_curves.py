@@ -55,7 +55,8 @@ def measure(
         also: "nulls" adds H with untrained baselines ("untrained") and with baselines asked for
             another class ("other_class"). "simple" adds label_free_H, label_free_excess,
             weight_norm and agreement.
-        workers: processes; by default as many as cores allow, and 1 on a GPU.
+        workers: processes, or jobs on that cluster; by default as many as there are cores for
+            torch's number of threads, and 1 on a GPU.
 
     Returns:
         Columns seed, step, quantity, order, sign, value; order and sign are empty unless the
@@ -95,7 +96,7 @@ def side_by_side(
     Args:
         function: at the top level of a module.
         cases: its arguments, one tuple per call.
-        workers: processes; by default as many as cores allow, and 1 on a GPU.
+        workers: see `measure`.
         title: of the progress bar.
     """
     threads = torch.get_num_threads()
