@@ -1,7 +1,6 @@
 """Data sets by name, split for the target network, its baseline networks and testing."""
 
 import dataclasses
-import warnings
 from typing import Any
 
 import numpy as np
@@ -137,7 +136,6 @@ class Data:
 
 def load_dataset(
     name: str,
-    revision: str | None = None,
     train_size: int | None = None,
     label_noise: float = 0.0,
     split: str = "halves",
@@ -158,7 +156,6 @@ def load_dataset(
         name: "digits", "planted-sentiment"; an id such as "uoft-cs/cifar10", read from the folder
             `SYMGEN_DATA` or from the hub; or the path of a folder with one subfolder of pictures
             per class, or with such folders named train and test.
-        revision: commit, tag or branch on the hub.
         train_size: training samples per part; None takes all.
         label_noise: share of the training labels of each part, 0 to 1, replaced by another
             class drawn at random.
@@ -188,7 +185,7 @@ def load_dataset(
         raise ValueError(f"label_noise={label_noise}: expected a share from 0 to 1")
     if max_length < 3:
         raise ValueError(f"max_length={max_length}: expected at least 3 tokens")
-    train, test = read_rows(name, "train", revision), read_rows(name, "test", revision)
+    train, test = read_rows(name, "train"), read_rows(name, "test")
     if train.kind != test.kind or any(
         a != b for a, b in zip(train.classes, test.classes, strict=False)
     ):
@@ -202,11 +199,11 @@ def load_dataset(
     test = dataclasses.replace(test, classes=max(train.classes, test.classes, key=len))
     indices = deal(train, kept, count, train_size, seed, f'training set of "{name}"')
     test_index = deal(test, kept, 1, test_size, seed, f'test set of "{name}"')[0]
-    everything = [(train, "train", index) for index in indices]
+    everything = [(train, index) for index in indices]
     if split == "test":
         baseline = deal(test, kept, 1, train_size, seed, f'test set of "{name}"')[0]
-        everything.append((test, "test", baseline))
-    everything.append((test, "test", test_index))
+        everything.append((test, baseline))
+    everything.append((test, test_index))
     source = SOURCES.get(name, Source())
     source = dataclasses.replace(
         source, size=size or source.size, statistics=statistics or source.statistics
@@ -215,32 +212,16 @@ def load_dataset(
         tokenizer = load_tokenizer(tokenizer, train.take(np.concatenate(indices)))
     remap = np.full(max(kept) + 2, -1)
     remap[kept] = np.arange(len(kept))
-    parts, skipped = {}, {}
-    for k, (rows, origin, index) in enumerate(everything):
+    parts = {}
+    for k, (rows, index) in enumerate(everything):
         key = names[k] if k < len(everything) - 1 else "test"
+        labels = torch.from_numpy(remap[rows.labels[index]])
         if rows.kind == "text":
-            labels = torch.from_numpy(remap[rows.labels[index]])
             parts[key] = TextPart(rows.take(index), labels, tokenizer, max_length)
         else:
-            parts[key], lost = image_part(rows, index, remap, source)
-            skipped |= {f"{origin} {i}": error for i, error in lost.items()}
+            parts[key] = image_part(rows, index, labels, source)
         if key != "test":
             add_noise(parts[key], label_noise, len(kept), seed, k)
-    _report(skipped, sum(len(i) for _, _, i in everything), name)
     for alias, original in aliases(names).items():
         parts[alias] = parts[original]
     return Data(name, train.kind, class_names, parts, tokenizer)
-
-
-def _report(skipped: dict[str, str], total: int, name: str) -> None:
-    if not skipped:
-        return
-    places = list(skipped)
-    text = (
-        f'{len(skipped)} of {total} images of "{name}" cannot be read (split and row: '
-        f"{', '.join(places[:5])}{', ...' if len(places) > 5 else ''}; {places[0]}: "
-        f"{skipped[places[0]]})"
-    )
-    if len(skipped) > 0.01 * total:
-        raise ValueError(f"{text}; more than 1 % is too many, so copy the data set again")
-    warnings.warn(f"{text}; they are left out", UserWarning, stacklevel=3)

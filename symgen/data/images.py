@@ -195,50 +195,41 @@ class LargeImagePart(ImagePart):
         return [images, self.boxes, self.size, self.mean, self.std, self.flip]
 
 
-def image_part(
-    rows: Rows, index: np.ndarray, remap: np.ndarray, source: Source
-) -> tuple[ImagePart, dict[int, str]]:
-    """Return the images of some rows, and an error message per unusable row.
+def image_part(rows: Rows, index: np.ndarray, labels: Tensor, source: Source) -> ImagePart:
+    """Return the images of some rows as a part.
 
     Args:
         rows: of one split.
         index: row numbers.
-        remap: from the labels of the set to those of the classes that are kept.
+        labels: of these rows.
         source: of the data set.
+
+    Raises:
+        ValueError: for an image that cannot be read, with its row.
     """
     raw = rows.take(index)
-    boxes = None if rows.boxes is None else rows.boxes[index]
+    size = source.size or _native_size(raw)
 
-    def pixels(i: int) -> np.ndarray | str:
+    def pixels(i: int) -> np.ndarray:
         try:
             # Decoding at an eighth of the size is enough to find a file that was cut off.
             image = decode(raw[i], draft=None if size <= SMALL else (size // 8, size // 8))
         except ValueError as error:
-            return str(error)
+            raise ValueError(f"row {index[i]} of the data set: {error}; replace it") from error
         if size > SMALL:
             return np.empty(0)
         return np.asarray(image if image.size == (size, size) else image.resize((size, size)))
 
-    size = source.size or _native_size(raw)
     with ThreadPoolExecutor() as pool:
         decoded = list(pool.map(pixels, range(len(raw))))
-    good = [i for i, image in enumerate(decoded) if not isinstance(image, str)]
-    labels = torch.from_numpy(remap[rows.labels[index[good]]])
     if size > SMALL:
-        source = dataclasses.replace(source, size=size)
-        kept = None if boxes is None else boxes[good]
-        part = LargeImagePart([raw[i] for i in good], labels, source, kept)
-    else:
-        stacked = np.stack([decoded[i] for i in good]) if good else np.empty((0, 1, 1, 3), np.uint8)
-        part = ImagePart(torch.from_numpy(stacked).permute(0, 3, 1, 2).contiguous(), labels, source)
-    return part, {int(index[i]): e for i, e in enumerate(decoded) if isinstance(e, str)}
+        boxes = None if rows.boxes is None else rows.boxes[index]
+        return LargeImagePart(raw, labels, dataclasses.replace(source, size=size), boxes)
+    images = torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2).contiguous()
+    return ImagePart(images, labels, source)
 
 
 def _native_size(raw: list) -> int:
-    for first in raw[:10]:
-        try:
-            width, height = decode(first).size
-        except ValueError:
-            continue
-        return width if width == height and width <= SMALL else 224
-    return 224
+    """Return the size of small square images, else 224."""
+    width, height = decode(raw[0]).size
+    return width if width == height and width <= SMALL else 224

@@ -37,7 +37,7 @@ class Source:
         statistics: mean and standard deviation of each channel, for values in 0..1.
         flip: whether a mirrored image is still an example of its class.
         text: column that `load_texts` reads if there are several.
-        revision: default revision on the hub.
+        revision: commit, tag or branch on the hub.
         home: where the authors publish a set that is not on the hub.
     """
 
@@ -70,13 +70,12 @@ SOURCES: dict[str, Source] = {
 }
 
 
-def local_folder(name: str, revision: str | None = None) -> Path | None:
+def local_folder(name: str) -> Path | None:
     """Return the folder of a data set or model, or None if there is none.
 
     Args:
         name: path of a folder, or id such as ``"uoft-cs/cifar10"``, which is looked for under
             `SYMGEN_DATA` first.
-        revision: looked for as ``<owner>/<name>@<revision>``.
 
     Raises:
         FileNotFoundError: if `SYMGEN_DATA` is not a folder.
@@ -91,9 +90,8 @@ def local_folder(name: str, revision: str | None = None) -> Path | None:
             )
         if ".." in PurePosixPath(name).parts:
             raise ValueError(f'"{name}" is not the id of a data set or model: "<owner>/<name>"')
-        folder = Path(root) / (f"{name}@{revision.replace('/', '--')}" if revision else name)
-        if folder.is_dir():
-            return folder
+        if (Path(root) / name).is_dir():
+            return Path(root) / name
     return own if own.is_dir() and name not in SOURCES else None
 
 
@@ -157,13 +155,12 @@ def _picture_splits(folder: Path) -> dict[str, list[Path]]:
     return splits if splits["test"] else {}
 
 
-def open_splits(name: str, revision: str | None = None) -> dict[str, Callable[[], Any]]:
+def open_splits(name: str) -> dict[str, Callable[[], Any]]:
     """Return, for each split of a data set, the function that reads it.
 
     Args:
         name: registered name; id on the hub or under `SYMGEN_DATA`; or path of a folder that holds
             ``<split>.parquet``, ``<split>.jsonl``, or a subfolder of pictures per class.
-        revision: commit, tag or branch on the hub.
 
     Returns:
         Functions that return `Rows` for sets made here, else a table of the library `datasets`.
@@ -174,10 +171,8 @@ def open_splits(name: str, revision: str | None = None) -> dict[str, Callable[[]
     """
     source = SOURCES.get(name, Source())
     if source.rows is not None:
-        if revision is not None:
-            raise ValueError(f'"{name}" is made here and has no revisions; got "{revision}"')
         return {split: functools.partial(source.rows, split) for split in ("train", "test")}
-    folder = local_folder(name, revision)
+    folder = local_folder(name)
     if folder is not None:
         files: dict[str, list[Path]] = {}
         for path in sorted([*folder.glob("*.*"), *folder.glob("data/*.parquet")]):
@@ -208,30 +203,29 @@ def open_splits(name: str, revision: str | None = None) -> dict[str, Callable[[]
     import datasets
 
     try:
-        found = datasets.load_dataset(name, revision=revision or source.revision)
+        found = datasets.load_dataset(name, revision=source.revision)
     except Exception as error:  # of the hub's library or of its way to the network
-        cause = f"revision {revision}, " * bool(revision) + f"{type(error).__name__}: {error}"
-        raise unavailable(name, "train.parquet", cause) from error
+        raise unavailable(name, "train.parquet", f"{type(error).__name__}: {error}") from error
     return {split: functools.partial(found.__getitem__, split) for split in found}
 
 
-def read_rows(name: str, split: str, revision: str | None = None) -> Rows:
+def read_rows(name: str, split: str) -> Rows:
     """Return the labelled rows of one split; its columns are recognised by their types.
 
     Args:
-        name, revision: see `open_splits`.
+        name: see `open_splits`.
         split: ``"train"`` or ``"test"``. If no test split has labels, the validation split is
             taken.
 
     Raises:
         ValueError: if a split, an input column or a label column is missing.
     """
-    splits = open_splits(name, revision)
+    splits = open_splits(name)
     names = ("train",) if split == "train" else HELD_OUT
     for candidate in [x for x in names if x in splits]:
         rows = splits[candidate]()
         if not isinstance(rows, Rows):
-            rows = _recognised(rows, f'the {candidate} split of "{name}"', name, revision)
+            rows = _recognised(rows, f'the {candidate} split of "{name}"', name)
         if (rows.labels >= 0).any():
             return rows
     raise ValueError(
@@ -240,7 +234,7 @@ def read_rows(name: str, split: str, revision: str | None = None) -> Rows:
     )
 
 
-def _recognised(table: Any, origin: str, name: str, revision: str | None) -> Rows:
+def _recognised(table: Any, origin: str, name: str) -> Rows:
     import datasets
 
     features, source = table.features, SOURCES.get(name, Source())
@@ -262,7 +256,7 @@ def _recognised(table: Any, origin: str, name: str, revision: str | None) -> Row
             f'column "{labels[0]}" of {origin} holds {values.min()} to {values.max()}; expected '
             "class indices from 0, or -1 if unknown"
         )
-    words = _class_names(local_folder(name, revision))
+    words = _class_names(local_folder(name))
     classes = [words.get(str(c), str(c)) for c in names or range(int(values.max()) + 1)]
     take = functools.partial(_taken, table, inputs[0], origin)
     boxes = np.array(_column(table, source.box)) if source.box in features else None
@@ -326,9 +320,10 @@ def from_pretrained(kind: str, name: str, **options: Any) -> Any:
     if folder is None and name.startswith((".", "~", "/")):
         raise FileNotFoundError(f'there is no folder "{name}"; give the path of a saved model')
     logging, loader = transformers.utils.logging, getattr(transformers, kind)
-    verbosity = logging.get_verbosity()
-    # Its reports on new last layers name paths of this machine.
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    # Its bars fill the pages, and its reports on new last layers name paths of this machine.
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         # Code that comes with a model is never run.
         return loader.from_pretrained(str(folder or name), trust_remote_code=False, **options)
@@ -344,6 +339,8 @@ def from_pretrained(kind: str, name: str, **options: Any) -> Any:
         ) from error
     finally:
         logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def import_transformers() -> Any:

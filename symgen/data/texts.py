@@ -115,15 +115,12 @@ class TokenPart(Part):
         return self.pieces
 
 
-def load_texts(
-    name: str, split: str = "train", revision: str | None = None, column: str | None = None
-) -> list[str]:
+def load_texts(name: str, split: str = "train", column: str | None = None) -> list[str]:
     """Return the distinct texts of a data set, in their order, for use with a language model.
 
     Args:
         name: registered name, id or path, such as ``"rajpurkar/squad"``.
         split: name of the split; the only split of a set is taken whatever its name is.
-        revision: commit, tag or branch on the hub.
         column: of the texts; by default the registered one, or the one with the longest texts.
 
     Raises:
@@ -133,7 +130,7 @@ def load_texts(
         >>> len(load_texts("planted-sentiment", "test"))
         1000
     """
-    splits = open_splits(name, revision)
+    splits = open_splits(name)
     if split not in splits and len(splits) > 1:
         raise unknown(f'split of "{name}"', split, splits)
     table = splits.get(split, next(iter(splits.values())))()
@@ -177,15 +174,11 @@ def load_tokenizer(tokenizer: Any, texts: list[str]) -> Any:
                 f"tokenizer.{kind}_token to one of its tokens, or use the tokenizer of a masked "
                 "language model such as BERT"
             )
-    if not getattr(tokenizer, "is_fast", False):
+    words = set(tokenizer.get_vocab()) - {*tokenizer.all_special_tokens}
+    if not words or not getattr(tokenizer, "is_fast", False):
         raise ValueError(
-            f'the tokenizer "{name}" gives no character offsets of its tokens; expected a fast '
-            "tokenizer (with a tokenizer.json)"
-        )
-    if set(tokenizer.get_vocab()) <= {*tokenizer.all_special_tokens}:
-        raise ValueError(
-            f'the tokenizer "{name}" has only special tokens, so its folder lacks a '
-            "tokenizer.json; write one with tokenizer.save_pretrained(folder)"
+            f'the tokenizer "{name}" has no words or gives no character offsets; expected a fast '
+            "tokenizer, whose folder holds a tokenizer.json"
         )
     return tokenizer
 

@@ -1,7 +1,5 @@
 """Texts: planted ones, their parts and pieces, and tokenizers."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -17,7 +15,6 @@ from symgen.data.planted import (
     planted_reason,
     planted_score,
 )
-from symgen.data.sources import HELD_OUT
 from symgen.data.texts import (
     TokenPart,
     instructions_of,
@@ -198,14 +195,3 @@ def test_texts_in_three_parts(mirror, name):
     sets = {k: set(v) for k, v in parts.items()}
     assert abs(len(parts["target"]) - len(parts["baseline"])) <= 1 and len(parts["test"]) >= 20
     assert not sets["target"] & sets["baseline"] and not sets["test"] & sets["target"]
-
-
-@pytest.mark.parametrize("held", HELD_OUT)
-def test_names_of_the_held_out_split(tmp_path, monkeypatch, held):
-    monkeypatch.setenv("SYMGEN_DATA", str(tmp_path))
-    (tmp_path / "a/b").mkdir(parents=True)
-    for split, count in (("train", 10), (held, 3)):
-        lines = [json.dumps({"text": f"{split} {i}"}) for i in range(count)]
-        (tmp_path / f"a/b/{split}.jsonl").write_text("\n".join(lines))
-    found = {name: len(texts) for name, texts in split_texts("a/b").items()}
-    assert found == {"target": 5, "baseline": 5, "test": 3}
