@@ -1,210 +1,120 @@
-"""The chapters keep to their form, and the presets to the chapters' parameters.
+"""The real chapters: their form, their presets, their stored pages, and a run of each.
 
-That every cell runs is nbval's to say: it collects chapters/ itself, a test for each cell.
+Preset smoke runs every chapter with tiny parameters and with its exercises solved.
 """
 
 import ast
-import getpass
-import json
 import re
-from pathlib import Path
 
 import nbformat
-import numpy as np
 import pytest
 import yaml
 from conftest import ROOT
 
-import symgen
-from symgen.book import editions, notebooks, presets
+from symgen.book import editions, notebooks, run
 
-CHAPTERS = presets.chapter_names(ROOT)
-STORED = [ROOT / "chapters" / f"{name}.ipynb" for name in CHAPTERS]
-STORED += sorted((ROOT / "data" / "editions").glob("*/*.ipynb"))
+CHAPTERS = notebooks.contents(ROOT)
+STORED = sorted((ROOT / "data" / "editions").glob("*/*.ipynb"))
 MACHINE = re.compile(r"(?<![\w+/=.~-])/(?:root|home|Users|work|tmp|mnt|var)/[\w.-]+")
-LONGEST_CELL = 20
-LONGEST_LINE = 80  # what a page shows at 1,280 pixels without cutting it
-
-
-def code_lines(source):
-    """The lines of a cell less blank ones, comments and sentences, which are no code."""
-    lines = [x.strip() for x in source.splitlines()]
-    return [x for x in lines if x and not x.startswith(("#", '"', 'f"', 'rf"', 'r"'))]
+SOLUTION = re.compile(r"<details>\s*<summary>Solution</summary>\n\n(.*)\n\n</details>", re.S)
+FENCE = re.compile(r"```python\n(.*?)\n```", re.S)
 
 
 @pytest.fixture(params=CHAPTERS)
 def chapter(request):
-    notebook = presets.read_chapter(ROOT, request.param)
+    notebook = notebooks.read_chapter(ROOT, request.param)
     notebook.name = request.param
     return notebook
 
 
-def test_every_chapter_is_in_the_contents():
-    pages = (ROOT / "_toc.yml").read_text()
-    assert CHAPTERS
-    for name in CHAPTERS:
-        assert f"file: chapters/{name}\n" in pages
+def solved(notebook):
+    """Put the fence of each solution in place of the exercise cell before it."""
+    exercise = None
+    for cell in notebook.cells:
+        if notebooks.has_tag(cell, "exercise"):
+            assert exercise is None, f"no solution follows {exercise.source!r}"
+            exercise = cell
+        elif cell.cell_type == "markdown" and (match := SOLUTION.search(cell.source)):
+            (exercise.source,) = FENCE.findall(match[1])
+            exercise = None
+    assert exercise is None, f"no solution follows {exercise.source!r}"
+    return notebook
 
 
-def test_the_first_code_cell_holds_the_parameters_each_with_a_comment(chapter):
-    tagged = [c for c in chapter.cells if "parameters" in c.metadata.get("tags", [])]
-    code = notebooks.own_code(chapter)
-    assert tagged == [code[0]]
-    lines = code[0].source.splitlines()
+def test_every_page_of_the_contents_exists_and_every_chapter_is_listed():
+    listed = re.findall(r"file: chapters/(\S+)", (ROOT / "_toc.yml").read_text())
+    pages = {p.stem for p in (ROOT / "chapters").glob("*.*") if p.suffix in (".ipynb", ".md")}
+    extra = {"teaching_quiz", "teaching_rubric"}
+    assert {*listed, "index"} == pages - extra
+    assert len(listed) + 1 == 17
+
+
+def test_a_chapter_runs_with_its_exercises_solved(chapter, tmp_path):
+    outcome = run.execute(ROOT, chapter.name, "smoke", {}, tmp_path, source=solved(chapter))
+    assert outcome.status == "done", outcome.message
+    for cell in nbformat.read(outcome.path, as_version=4).cells:
+        if notebooks.has_tag(cell, "exercise-check"):
+            printed = "".join(o.get("text", "") for o in cell.outputs)
+            assert printed.startswith("Correct"), f"{cell.source}\n{printed}"
+
+
+def test_the_form_of_a_chapter(chapter):
+    code = notebooks.code_cells(chapter)
+    names = list(notebooks.defaults(chapter))
+    assert notebooks.has_tag(code[0], "parameters") and names[0] == "preset" and len(names) <= 9
     for node in ast.parse(code[0].source).body:
-        assert isinstance(node, (ast.Assign, ast.AnnAssign))
-        above = lines[node.lineno - 2] if node.lineno > 1 else ""
-        assert "#" in lines[node.end_lineno - 1] or above.startswith("#"), lines[node.lineno - 1]
-    defaults = presets.defaults(chapter)
-    assert next(iter(defaults)) == "preset"
-    assert defaults["preset"] == "quick"
-
-
-def test_setup_is_short_and_the_last_cell_tells_the_provenance(chapter):
-    code = notebooks.own_code(chapter)
-    setup = ast.parse(code[1].source).body
-    imports = [x for x in setup if isinstance(x, (ast.Import, ast.ImportFrom))]
-    assert len(imports) <= 4 and len(setup) - len(imports) <= 2
+        line = code[0].source.splitlines()[node.end_lineno - 1]
+        assert "#" in line or "preset" in line or "settings" in line, line
     assert f'symgen.Chapter("{chapter.name}", globals())' in code[1].source
-    assert code[-1].source.strip() == "chapter.provenance()"
-
-
-def test_a_chapter_is_short_and_hides_nothing(chapter):
-    code = notebooks.own_code(chapter)
-    assert sum(len(code_lines(cell.source)) for cell in code) <= 120
-    hidden = [c for c in code if {"hide-input", "remove-input"} & {*c.metadata.get("tags", [])}]
-    assert sum(len(code_lines(cell.source)) for cell in hidden) <= 25
-
-
-def test_no_function_is_defined_but_what_a_chapter_teaches(chapter):
-    """That is the rule of an exercise, and in chapter 00 how a set becomes a number."""
-    taught = {"00_planted_logic": {"index"}, "C_similarity_metric": {"strength"}}
-    for cell in notebooks.own_code(chapter):
-        source = "\n".join(x for x in cell.source.splitlines() if not x.startswith(("%", "!")))
-        names = [n.name for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef)]
-        own = taught.get(chapter.name, set())
-        assert all(name.startswith("your_") or name in own for name in names), names
-
-
-def test_cells_are_short(chapter):
-    for cell in notebooks.own_code(chapter)[1:]:
-        assert len(code_lines(cell.source)) <= LONGEST_CELL, cell.source
-
-
-def test_no_line_of_code_is_cut_on_its_page(chapter):
+    assert code[-1].source.startswith("chapter.provenance(")
+    headings = re.findall(r"^# ", "\n".join(c.source for c in chapter.cells[:1]), re.M)
+    assert len(headings) == 1
     for cell in chapter.cells:
-        lines = cell.source.splitlines() if cell.cell_type == "code" else []
-        assert all(len(line) <= LONGEST_LINE for line in lines), cell.source
+        assert not cell.get("outputs"), "sources hold no outputs"
+        if cell.cell_type == "code":
+            lines = cell.source.splitlines()
+            assert len(lines) <= 20 and max(map(len, lines), default=0) <= 80, cell.source
+        else:
+            assert not re.search(r"^(```|:::)+\{|\{cite|^\(.*\)=$", cell.source, re.M), cell.source
 
 
-def test_the_page_starts_with_its_title_and_needs_no_other_headline(chapter):
-    titles = [
-        line
-        for cell in chapter.cells
-        if cell.cell_type == "markdown"
-        for line in cell.source.splitlines()
-        if line.startswith("# ")
-    ]
-    assert len(titles) == 1
-    assert chapter.cells[0].source.startswith("# ")
+def test_captions_have_at_most_40_words(chapter):
+    from symgen.book.pages import caption
+
+    for cell in chapter.cells:
+        assert len(caption(cell).split()) <= 40, cell.source
 
 
-@pytest.mark.parametrize("path", STORED, ids=lambda p: "/".join(p.parts[-2:]))
-def test_stored_notebooks_are_valid_and_know_no_machine(path):
+@pytest.mark.parametrize("preset", notebooks.preset_names(ROOT))
+def test_presets_name_chapters_and_their_parameters(preset):
+    values = notebooks.read_yaml(ROOT / "chapters" / "presets" / f"{preset}.yml")
+    assert set(values) <= {*CHAPTERS}
+    for name in CHAPTERS:
+        notebooks.resolve(ROOT, name, preset, {})
+
+
+def test_stored_quick_pages_are_up_to_date():
+    problems = editions.verify(ROOT)
+    stale = problems[problems["edition"] == "quick"]
+    assert stale.empty, f"run: symgen run {' '.join(stale['chapter'])} --store"
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: "/".join(path.parts[-2:]))
+def test_stored_pages_are_valid_and_know_no_machine(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
-    user = getpass.getuser()
-    for text in texts(json.loads(path.read_text(encoding="utf-8"))):
-        assert not MACHINE.search(text), MACHINE.search(text)
-        assert user == "root" or f"/{user}/" not in text
-    # Warnings of our own are for readers; one of a library, or a careless one, is for us to see.
-    outputs = [output for cell in notebooks.own_code(notebook) for output in cell.outputs]
-    for output in outputs:
-        if output.get("name") == "stderr":
-            own = "Saturated|Convergence|NearChance|Dead|Unlikely"
-            assert re.match(rf"\./symgen/[\w/]+\.py:\d+: ({own})", output.text)
-    assert "papermill" not in notebook.metadata
-    assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
-
-
-def texts(node):
-    """Every text in nested JSON but binary data."""
-    for key, value in node.items() if isinstance(node, dict) else enumerate(node):
-        if isinstance(key, str) and key.startswith(notebooks.BASE64):
-            continue
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, (dict, list)):
-            yield from texts(value)
-
-
-def test_stored_outputs_are_what_todays_code_gives():
-    stale, _ = editions.verify(ROOT, CHAPTERS)
-    assert not stale, f"renew with: symgen run {' '.join(stale)} --store"
-
-
-@pytest.mark.parametrize("preset", presets.preset_names(ROOT))
-def test_presets_name_known_chapters_and_known_parameters(preset):
-    values = presets.read_preset(ROOT, preset)
-    assert set(values) <= set(CHAPTERS)
-    for name in CHAPTERS:
-        presets.resolve(ROOT, name, preset, {})
-    if preset == "quick":
-        assert list(values) == CHAPTERS
-        assert not any(values.values())
-
-
-def test_the_phases_by_hand_are_those_of_the_code():
-    cells = presets.read_chapter(ROOT, "where_phases_end").cells
-    text = next(c.source for c in cells if ":label: boundaries-by-hand" in c.source)
-    listed = re.findall(r"\d+(?:, ?\s?\d+){4}", text.replace("\n", " "))
-    gained, lost = (np.array(list(map(float, x.split(",")))) for x in listed)
-    power = gained / (gained + lost)
-    told = [f"{h:.2f}" for h in power]
-    assert all(h in text for h in told), told
-    for r, t2 in ((1.0, 5), (2.0, 4)):
-        found = symgen.phases(range(1, 6), *(x.tolist() for x in (power, gained, lost)), r=r)
-        assert (found.t1, found.t2) == (3, t2)
-        assert f"$t_2 = {t2}$" in text
-    assert "$t_1 = 3$" in text
-
-
-def test_the_same_presets_are_documented():
-    page = (ROOT / "chapters" / "index.md").read_text()
-    assert presets.preset_names(ROOT) == ["quick", "cpu", "gpu", "paper"]
-    for preset in presets.preset_names(ROOT):
-        assert f"| `{preset}` |" in page
-
-
-def test_constraints_name_no_host_and_no_folder():
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    assert len(lines) > 100
-    for line in lines:
-        assert re.fullmatch(r"[\w.-]+==[\w.+!]+", line), line
+    outputs = [o for cell in notebooks.code_cells(notebook) for o in cell.outputs]
+    assert outputs and not any(o.output_type == "error" for o in outputs)
+    texts = [o.get("text", "") + o.get("data", {}).get("text/plain", "") for o in outputs]
+    assert not MACHINE.search("\n".join(texts))
 
 
 def test_conda_users_get_the_same_environment():
     wanted = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"][-1]["pip"]
-    make = Path(ROOT / "Makefile").read_text()
-    assert wanted == ["-c constraints.txt", "-e .[book,test,llm]"]
-    assert "-c constraints.txt -e '.[book,test,llm]'" in make
+    assert wanted == ["-c constraints.txt", "-e .[book,test]"]
+    assert "-c constraints.txt -e '.[book,test]'" in (ROOT / "Makefile").read_text()
 
 
-@pytest.mark.parametrize("name", CHAPTERS)
-def test_minutes_of_the_exercises_are_the_sum_of_theirs(name):
-    text = "\n".join(cell.source for cell in presets.read_chapter(ROOT, name).cells)
-    each = re.findall(r"\*\* \((?:easy|medium|hard), (\d+) minutes\)", text)
-    assert len(each) == text.count("{exercise}") == text.count("{hint}")
-    if each:
-        total = re.search(r"\*\*Minutes:\*\* \d+ to read, (\d+) for the exercises\.", text)
-        assert int(total[1]) == sum(map(int, each))
-
-
-@pytest.mark.parametrize("path", STORED, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_page_has_all_widgets_of_the_stored_notebook(path):
-    def widgets(notebook):
-        kinds = notebook.metadata.get("widgets", {}).values()
-        return sorted(m["model_name"] for kind in kinds for m in kind.get("state", {}).values())
-
-    stored = nbformat.read(path, as_version=4)
-    assert widgets(notebooks.scrub(stored, ROOT, path.stem)) == widgets(stored)
+def test_constraints_name_no_host_and_no_folder():
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        assert re.fullmatch(r"[\w.-]+==[\w.+!]+", line), line

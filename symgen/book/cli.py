@@ -90,12 +90,12 @@ def run(
     until = None if minutes is None else time.time() + 60 * minutes
     statuses = set()
     results = runs.run_all(book, chosen, preset, given, out, workers, until)
-    for number, (name, outcome) in enumerate(results, 1):
+    for number, outcome in enumerate(results, 1):
         statuses.add(outcome.status)
         kept = ""
         if store and outcome.status in ("done", "unchanged"):
             kept = f", stored in {editions.store(book, preset, outcome.path).parent}"
-        click.echo(f"[{number}/{len(chosen)}] {name}: {outcome.message}{kept}")
+        click.echo(f"[{number}/{len(chosen)}] {outcome.chapter}: {outcome.message}{kept}")
     click.echo(f"Executed chapters are in {out}")
     raise SystemExit(1 if "failed" in statuses else STOPPED if "stopped" in statuses else 0)
 

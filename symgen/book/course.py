@@ -48,8 +48,9 @@ def write_course(book: Path, folder: Path) -> list[str]:
         for part, with_solutions in (("students", False), ("teachers", True)):
             notebook = course_notebook(book, name, core, with_solutions)
             notebooks.write(notebook, folder / part / f"{name}.ipynb")
-        with atomic(folder / "slides" / f"{name}.html") as path:
-            path.write_text(slides(book, name), encoding="utf-8")
+        if text := slides(book, name):
+            with atomic(folder / "slides" / f"{name}.html") as path:
+                path.write_text(text, encoding="utf-8")
     if site := fetch_scripts(book / "_build" / "vendor"):
         shutil.copytree(site / "vendor", folder / "slides" / "vendor")
     for path in sorted((book / "chapters").glob("teaching_*.md")):
@@ -84,11 +85,13 @@ def course_notebook(
 
 
 def slides(book: Path, name: str) -> str:
-    """Return the slides of a chapter, from the cells tagged `slide` and `slide-more`, as HTML."""
+    """Return the slides of a chapter as HTML; empty without cells tagged `slide`."""
     from nbconvert.exporters import SlidesExporter
 
     stored = notebooks.read(editions.edition_folder(book, "quick") / f"{name}.ipynb")
     notebook = stored or notebooks.read_chapter(book, name)
+    if not any(notebooks.has_tag(cell, "slide") for cell in notebook.cells):
+        return ""
     state = notebook.metadata.get("widgets", {}).get(inert.WIDGET_STATE, {}).get("state", {})
     for cell in notebook.cells:
         kind = "slide" if notebooks.has_tag(cell, "slide") else "skip"

@@ -1,12 +1,12 @@
 """Run chapters by papermill, and skip those whose executed copy is what a run would give."""
 
-import contextlib
 import os
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import nbformat
 from joblib import Parallel, delayed
@@ -21,8 +21,9 @@ OUTPUT_SECONDS = 600
 
 
 class Outcome(NamedTuple):
-    """The outcome of a chapter: "done", "unchanged", "failed" or "stopped"; path and message."""
+    """The outcome of a chapter; status is "done", "unchanged", "failed" or "stopped"."""
 
+    chapter: str
     status: str
     path: Path
     message: str
@@ -59,18 +60,6 @@ def is_unchanged(path: Path, about: Mapping[str, Any], parameters: Mapping[str, 
     return same and not (own or ran.get("reads") or about["symgen"].endswith("+"))
 
 
-@contextlib.contextmanager
-def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for the kernel that is started inside."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
 def execute(
     book: Path,
     chapter: str,
@@ -101,9 +90,9 @@ def execute(
     path, failed = out / f"{chapter}.ipynb", out / f"{chapter}.failed.ipynb"
     about = identity(source, parameters)
     if is_unchanged(path, about, parameters):
-        return Outcome("unchanged", path, "unchanged since its last run")
+        return Outcome(chapter, "unchanged", path, "unchanged since its last run")
     if until is not None and time.time() >= until:
-        return Outcome("stopped", path, "not started; run again")
+        return Outcome(chapter, "stopped", path, "not started; run again")
     started = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=f".{chapter}.") as folder:
@@ -112,14 +101,14 @@ def execute(
         kernel = {"SYMGEN_OUT": str(aside), "SYMGEN_RUN": str(out.resolve()), "TQDM_DISABLE": "1"}
         kernel |= {"SYMGEN_UNTIL": str(until)} if until is not None else {}
         try:
-            with environment(kernel):
+            with mock.patch.dict(os.environ, kernel):
                 executed = _papermill(book, aside, parameters)
         except Exception as error:  # a failing cell, a dead kernel and a full disk differ in type
             if getattr(error, "ename", "") == "OutOfTime":
-                return Outcome("stopped", path, str(error.evalue))
+                return Outcome(chapter, "stopped", path, str(error.evalue))
             notebooks.write(_with_error(aside / "executed.ipynb", source, error, book), failed)
             message = f"failed: {_reason(error)}\n  executed so far: {failed}"
-            return Outcome("failed", failed, message)
+            return Outcome(chapter, "failed", failed, message)
         seconds = round(time.perf_counter() - started, 1)
         record = {"preset": preset, "seconds": seconds, **_provenance(executed), **about}
         _tidy(executed, book)
@@ -127,7 +116,7 @@ def execute(
         notebooks.write(executed, path)
         editions.move_tables(aside / "tables", out / "tables", chapter)
         failed.unlink(missing_ok=True)
-    return Outcome("done", path, f"done in {seconds:.1f} s")
+    return Outcome(chapter, "done", path, f"done in {seconds:.1f} s")
 
 
 def _papermill(book: Path, aside: Path, parameters: Mapping[str, Any]) -> nbformat.NotebookNode:
@@ -161,11 +150,9 @@ def _provenance(notebook: nbformat.NotebookNode) -> dict[str, Any]:
 
 def _tidy(notebook: nbformat.NotebookNode, book: Path) -> None:
     """Remove what differs between two equal runs, and paths of this machine."""
-    kept = {k: notebook.metadata[k] for k in ("widgets",) if k in notebook.metadata}
-    language = {"name": "python", "file_extension": ".py"}
-    notebook.metadata = nbformat.from_dict(
-        {"kernelspec": KERNEL, "language_info": language, **kept}
-    )
+    kept = {k: v for k, v in notebook.metadata.items() if k == "widgets"}
+    kept |= {"kernelspec": KERNEL, "language_info": {"name": "python", "file_extension": ".py"}}
+    notebook.metadata = nbformat.from_dict(kept)
     for cell in notebook.cells:
         for name in ("papermill", "execution"):
             cell.metadata.pop(name, None)
@@ -179,12 +166,10 @@ def _with_error(
     notebook = notebooks.read(partial) or source
     code = notebooks.code_cells(notebook)
     if code and not any(o.output_type == "error" for cell in code for o in cell.outputs):
-        begun = [c for c in code if c.metadata.get("papermill", {}).get("start_time")]
-        text = f"{type(error).__name__}: {error}"
-        shown = nbformat.v4.new_output(
-            "error", ename=type(error).__name__, evalue=str(error), traceback=[text]
-        )
-        (begun or code)[-1].outputs.append(shown)
+        begun = [c for c in code if c.metadata.get("papermill", {}).get("start_time")] or code
+        about = {"ename": type(error).__name__, "evalue": str(error)}
+        shown = nbformat.v4.new_output("error", **about, traceback=[": ".join(about.values())])
+        begun[-1].outputs.append(shown)
     _tidy(notebook, book)
     return notebook
 
@@ -205,13 +190,9 @@ def run_all(
     out: Path,
     workers: int = 1,
     until: float | None = None,
-) -> Iterator[tuple[str, Outcome]]:
-    """Run chapters side by side, and yield each as it ends. See `execute`."""
-
-    def one(chapter: str) -> tuple[str, Outcome]:
-        return chapter, execute(book, chapter, preset, given, out, until)
-
-    jobs = (delayed(one)(chapter) for chapter in chapters)
+) -> Iterator[Outcome]:
+    """Run chapters side by side, and yield each outcome as it comes. See `execute`."""
+    jobs = (delayed(execute)(book, name, preset, given, out, until) for name in chapters)
     yield from Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)(jobs)
 
 

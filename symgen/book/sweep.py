@@ -1,5 +1,6 @@
 """Run chapters with many sets of parameters, on this machine or on a dask cluster."""
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -66,8 +67,8 @@ def read_cells(book: Path, grid: Path) -> list[Cell]:
     return cells
 
 
-def run_cell(book: str, out: str, cell: Cell, threads: int | None) -> str:
-    """Run one cell as a command of its own, and return its error message; empty if it ended well.
+def run_cell(book: str, out: str, cell: Cell, threads: int | None) -> tuple[Cell, str]:
+    """Run one cell as a command of its own; return it with its error message, empty if none.
 
     A process of its own, because a kernel cannot be driven from a thread of a dask worker.
     """
@@ -82,8 +83,8 @@ def run_cell(book: str, out: str, cell: Cell, threads: int | None) -> str:
         command, cwd=book, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode == 0:
-        return ""
-    return (done.stdout + done.stderr).strip() or f"ended with status {done.returncode}"
+        return cell, ""
+    return cell, (done.stdout + done.stderr).strip() or f"ended with status {done.returncode}"
 
 
 def run_cells(
@@ -99,21 +100,19 @@ def run_cells(
         scheduler: address of a dask scheduler, such as ``tcp://10.0.0.1:8786``.
     """
     out.mkdir(parents=True, exist_ok=True)
-    backend: dict[str, Any] = {"backend": "threading"}
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    if scheduler:
-        from distributed import Client
-
-        backend, threads, workers = {"backend": "dask", "client": Client(scheduler)}, None, -1
     missing = [cell for cell in cells if not (out / "cells" / cell.name / "done").exists()]
-
-    def one(cell: Cell) -> tuple[Cell, str]:
-        return cell, run_cell(str(book), str(out.resolve()), cell, threads)
-
-    with parallel_config(n_jobs=workers, **backend):
-        jobs = (delayed(one)(cell) for cell in missing)
+    threads = None if scheduler else max(1, (os.cpu_count() or 1) // workers)
+    jobs = (delayed(run_cell)(str(book), str(out.resolve()), cell, threads) for cell in missing)
+    with contextlib.ExitStack() as stack:
         # joblib's dask backend gives no generators.
-        how = "list" if scheduler else "generator_unordered"
+        options: dict[str, Any] = {"backend": "threading", "n_jobs": workers}
+        how = "generator_unordered"
+        if scheduler:
+            from distributed import Client
+
+            client = stack.enter_context(Client(scheduler))
+            options, how = {"backend": "dask", "n_jobs": -1, "client": client}, "list"
+        stack.enter_context(parallel_config(**options))
         for cell, error in Parallel(return_as=how)(jobs):
             if not error:
                 (out / "cells" / cell.name / "done").touch()

@@ -4,8 +4,8 @@ import os
 import shutil
 
 import pytest
-from book.small_book import make_book
 
+from book.small_book import make_book
 from symgen.book import editions, run
 
 
@@ -22,8 +22,8 @@ def ran(tmp_path_factory):
     """A small book whose chapters were run and stored as quick."""
     folder = make_book(tmp_path_factory.mktemp("ran") / "symgen")
     out = folder / "_build" / "runs" / "quick"
-    for name, outcome in run.run_all(folder, ["00_first", "02_second"], "quick", {}, out):
-        assert outcome.status == "done", (name, outcome.message)
+    for outcome in run.run_all(folder, ["00_first", "02_second"], "quick", {}, out):
+        assert outcome.status == "done", outcome.message
         editions.store(folder, "quick", outcome.path)
     # The tables that were stored beforehand belong to the book.
     tables = folder / "data" / "editions"

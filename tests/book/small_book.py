@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """A small book for the tests: two tiny notebooks, a claim, a stored edition."""
 
 import shutil

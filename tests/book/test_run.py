@@ -10,8 +10,8 @@ import nbformat
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from book.small_book import ROOT
 
+from book.small_book import ROOT
 from symgen.book import cli, editions, notebooks, run
 
 

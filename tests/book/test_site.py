@@ -9,14 +9,15 @@ from importlib import metadata
 import nbformat
 import pandas as pd
 import pytest
-from book.small_book import claims
 
+from book.small_book import claims
 from symgen.book import editions, inert, notebooks, pages, site
 from symgen.book.notebooks import BookError
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)  # fmt: skip
-QUIET = ("--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-         "--disable-component-update --disable-sync").split()  # fmt: skip
+BROWSERS = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+CHROMIUM = next(filter(None, BROWSERS), None)
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+         "--disable-background-networking", "--disable-component-update"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +58,8 @@ def test_outputs_run_nothing(built):
 
 def test_the_landing_page_reports_the_largest_edition(built):
     page = article(built / "index.html")
-    assert ('H rises by 0.12 [0.10, 0.14]: <span class="verdict holds">holds</span> in 8 trainings, '
-            "edition cpu.") in page  # fmt: skip
+    verdict = '<span class="verdict holds">holds</span>'
+    assert f"H rises by 0.12 [0.10, 0.14]: {verdict} in 8 trainings, edition cpu." in page
     assert page.count("H first rises &amp; then falls") == 1
     assert "N first falls (Fig. 3)</b>: not measured yet." in page
     assert '<img class="drawn" alt="A line from 0 to n." src="data:image/svg+xml;base64,' in page
@@ -171,7 +172,7 @@ def test_widgets_keep_pictures_and_lose_scripts():
     state = {"version_major": 2, "state": {
         "a": {**core, "model_name": "HTMLModel", "state": {
             "value": '<img src="data:image/svg+xml;base64,QQ=="><script>x</script>'}},
-        "b": {**core, "model_name": "LabelModel", "state": {"value": "<x>", "description_allow_html": True}},
+        "b": {**core, "model_name": "LabelModel", "state": {"description_allow_html": True}},
         "c": {"model_module": "evil", "model_name": "EvilModel", "state": {}},
     }}  # fmt: skip
     clean = inert.clean_widgets(state)["state"]
@@ -182,7 +183,8 @@ def test_widgets_keep_pictures_and_lose_scripts():
 
 @pytest.mark.parametrize("bad", [
     '<img src="http://elsewhere/x.png">', '<img src=x onerror="y()">', '<iframe src="x"></iframe>',
-    '<a href="javascript:x()">a</a>', "<style>p{}</style>", '<img src="data:text/html;base64,QQ==">',
+    '<a href="javascript:x()">a</a>', "<style>p{}</style>",
+    '<img src="data:text/html;base64,QQ==">',
     '<form action="x"><input name="y"></form>', '<p style="position:fixed">a</p>',
 ])  # fmt: skip
 def test_html_of_outputs_loads_and_runs_nothing(bad):

@@ -1,0 +1,73 @@
+"""`Chapter`: parameters, tables, claims and provenance inside a notebook."""
+
+import pandas as pd
+import pytest
+
+from symgen.book import editions, pages
+from symgen.book.chapter import Chapter
+from symgen.book.notebooks import PROVENANCE, BookError
+from symgen.method.claims import Contrast
+
+
+@pytest.fixture
+def chapter(book, monkeypatch):
+    monkeypatch.delenv("SYMGEN_OUT", raising=False)
+    return Chapter("00_first", {"n": 3, "settings": {"epochs": 2}, "In": [], "_x": 1, "f": len})
+
+
+def rising(values, side=1):
+    return Contrast("rise of H", values, side, 0.02)
+
+
+def test_parameters_are_plain_values_with_the_settings(chapter):
+    assert chapter.parameters == {"n": 3, "epochs": 2}
+
+
+def test_tables_have_a_default_place_in_the_book(chapter, book):
+    shown = chapter.record("power", pd.DataFrame({"H": [0.123456], "who": ["<b>"]}))
+    assert (book / "_build" / "tables" / "00_first.power.csv").exists()
+    markup = shown._repr_mimebundle_()["text/html"]
+    assert "<td>0.123</td>" in markup and "&lt;b&gt;" in markup
+    with pytest.raises(ValueError, match=r"called 'a/b'; expected letters, digits and _"):
+        chapter.record("a/b", pd.DataFrame())
+
+
+def test_a_claim_is_judged_recorded_and_shown(chapter, book):
+    box = chapter.claim("power", [rising([0.1, 0.12, 0.11]), rising([0.1, 0.1, 0.2], 0)], "cnn")
+    markup = box._repr_mimebundle_()["text/html"]
+    assert '<span class="verdict holds">holds</span>' in markup and "<td>control</td>" in markup
+    assert "cnn, 3 trainings" in markup and "<td>above 0.02</td>" in markup
+    assert pages.CAPTION and 'data-claim="power" data-preset="quick"' in markup
+    chapter.claim("power", [rising([0.0, 0.01, 0.0])], "vgg", unit="prompts")
+    again = chapter.claim("power", [rising([0.1, 0.3, -0.2])], "cnn")
+    assert again._repr_mimebundle_()["text/html"].count("<span") == 2
+    table = pd.read_csv(chapter.folder / "00_first.claims.csv", keep_default_na=False)
+    verdicts = table.set_index("setting")["verdict"].to_dict()
+    assert verdicts == {"vgg": "fails", "cnn": "open"} and set(table["of"]) == {
+        "prompts",
+        "trainings",
+    }
+    recorded = editions.read_tables(book, "claims", chapter.folder)
+    assert set(recorded["edition"]) == {"quick", "cpu", "run"}
+    assert set(chapter.results("claims")["edition"]) == {"quick", "cpu", "run"}
+    assert chapter.provenance().bundle[PROVENANCE]["reads"] == ["claims"]
+
+
+def test_a_claim_that_cannot_be_tested_is_one_sentence(chapter):
+    for contrasts in ([], [rising([0.1])]):
+        shown = chapter.claim("power", contrasts)
+        assert repr(shown) == "Not tested with these parameters: H first rises & then falls."
+        assert "<table" not in shown._repr_mimebundle_()["text/html"]
+    assert not (chapter.folder / "00_first.claims.csv").exists()
+
+
+def test_an_unknown_claim_is_an_error(chapter):
+    with pytest.raises(BookError, match=r'claim "pover" is unknown.*Did you mean "power"'):
+        chapter.claim("pover", [rising([1.0, 2.0])])
+
+
+def test_provenance_adds_the_seconds_of_reused_trainings(chapter):
+    record = chapter.provenance(reused=1000, trained_on="an <H100>").bundle
+    assert record[PROVENANCE]["seconds"] >= 1000 and record[PROVENANCE]["batch"] > 0
+    assert "of which 1,000 s are trainings measured earlier" in record["text/plain"]
+    assert "an &lt;H100&gt;" in record["text/html"]
