@@ -32,9 +32,9 @@ td, th {{ border-bottom: 1px solid; padding: .2em .5em }}</style>{body}</html>""
 def write_course(book: Path, folder: Path) -> list[str]:
     """Write the course into a new or empty folder, and return the names of its chapters.
 
-    ``students/`` holds the notebooks without outputs and solutions, ``teachers/`` the same with
-    solutions, ``slides/`` one HTML file per chapter with the outputs of the edition quick, and the
-    printed quiz and rubric if the book has them.
+    ``students/`` holds the notebooks without outputs and solutions. ``teachers/`` holds the same
+    with solutions. ``slides/`` holds one HTML file per chapter, with the outputs of the edition
+    quick. The quiz and the rubric become pages to print, if the book has them.
 
     Raises:
         BookError: if the folder is not empty, or the book has no core chapters.
@@ -51,7 +51,7 @@ def write_course(book: Path, folder: Path) -> list[str]:
         if text := slides(book, name):
             with atomic(folder / "slides" / f"{name}.html") as path:
                 path.write_text(text, encoding="utf-8")
-    if site := fetch_scripts(book / "_build" / "vendor"):
+    if site := fetch_scripts(book):
         shutil.copytree(site / "vendor", folder / "slides" / "vendor")
     for path in sorted((book / "chapters").glob("teaching_*.md")):
         body = MarkdownIt("commonmark").enable("table").render(path.read_text(encoding="utf-8"))

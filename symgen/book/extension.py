@@ -5,7 +5,6 @@ It works the same under `symgen html` and under `jupyter-book build .`.
 
 import html
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -41,8 +40,7 @@ def _configure(app: Any, config: Any) -> None:
     config.symgen_results = fingerprint([(str(p), p.stat().st_mtime_ns) for p in files])
     config.html_theme_options.update(show_navbar_depth=1, show_toc_level=2)
     # They lie outside of _static, whose scripts the theme loads on every page.
-    place = os.environ.get("SYMGEN_SCRIPTS") or str(book / "_build" / "vendor")
-    if site := fetch_scripts(Path(place)):
+    if site := fetch_scripts(book):
         config.html_extra_path = [*config.html_extra_path, str(site)]
         config.mathjax_path = "../vendor/mathjax/tex-mml-chtml.js"
         config.nb_ipywidgets_js = {"../vendor/widgets/embed.js": {}}

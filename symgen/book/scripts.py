@@ -1,6 +1,7 @@
 """The scripts that pages and slides load, fetched once by npm, so that both work offline."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -38,12 +39,12 @@ PARTS = {
 UNUSED = shutil.ignore_patterns("sre", "*.map", "*amd.js", "*.eot", "*.ttf", "node-main.js")
 
 
-def fetch_scripts(folder: Path) -> Path | None:
-    """Fetch the scripts into ``folder/site/vendor`` unless they are there.
+def fetch_scripts(book: Path) -> Path | None:
+    """Fetch the scripts into ``_build/vendor`` of the book, or SYMGEN_SCRIPTS, if need be.
 
     Returns:
-        ``folder/site``; None, with a message, if npm cannot fetch them. Pages then load them from
-        the network.
+        The folder that holds ``vendor/``; None, with a message, if npm cannot fetch them. Pages
+        then load them from the network.
 
     Raises:
         BookError: if a script has another checksum.
@@ -51,6 +52,7 @@ def fetch_scripts(folder: Path) -> Path | None:
     wanted = {"dependencies": {name: about["version"] for name, about in PACKAGES.items()}}
     locked = {f"node_modules/{name}": about for name, about in PACKAGES.items()}
     lock = json.dumps({"lockfileVersion": 3, "packages": {"": wanted, **locked}})
+    folder = Path(os.environ.get("SYMGEN_SCRIPTS") or book / "_build" / "vendor")
     stamp = folder / "fetched"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == lock:
         return folder / "site"

@@ -38,9 +38,9 @@ def read_cells(book: Path, grid: Path) -> list[Cell]:
 
     Args:
         book: its folder.
-        grid: YAML with ``chapter`` (a name or a list), ``preset`` (quick by default), and
-            ``grid`` (lists of values, every combination is run) or ``cases`` (a list of sets of
-            parameters).
+        grid: YAML with ``chapter`` (a name or a list) and ``preset`` (quick by default). Besides,
+            it holds ``grid`` (lists of values, of which every combination is run) or ``cases`` (a
+            list of sets of parameters).
 
     Raises:
         BookError: for anything else, and for unknown chapters, presets and parameters.
@@ -68,9 +68,9 @@ def read_cells(book: Path, grid: Path) -> list[Cell]:
 
 
 def run_cell(book: str, out: str, cell: Cell, threads: int | None) -> tuple[Cell, str]:
-    """Run one cell as a command of its own; return it with its error message, empty if none.
+    """Run one cell in a new process; return it with its error message, empty if there is none.
 
-    A process of its own, because a kernel cannot be driven from a thread of a dask worker.
+    A kernel cannot be driven from a thread of a dask worker, hence the process.
     """
     command = [sys.executable, "-m", "symgen", "run", cell.chapter, "--preset", cell.preset]
     for name, text in notebooks.as_text(cell.parameters).items():
