@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ class TrainingConfig:
     optimizer: str | None = None
     weight_decay: float | None = None
     schedule: str = "cosine"
-    checkpoints: int | tuple[int, ...] = 20
+    checkpoints: int | Sequence[int] = 20
     augment: bool = True
     mixed_precision: str = "no"
     recalibrate: bool = True

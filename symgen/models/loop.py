@@ -4,6 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -154,10 +155,11 @@ class Loop:
         last = max(self.files.missing())
         with torch.random.fork_rng(devices=cuda):
             start = self.files.restore(self.model, self.optimizer, self.scaler)
+            # In notebooks, tqdm itself does not follow this variable.
+            hidden = not (self.title and main) or bool(os.environ.get("TQDM_DISABLE"))
             bar = tqdm(
-                total=last, initial=start, delay=3, unit="step", desc=self.title,
-                disable=not (self.title and main),
-            )  # fmt: skip
+                total=last, initial=start, delay=3, unit="step", desc=self.title, disable=hidden
+            )
             coming = self.batches(start, last)
             with bar, contextlib.closing(coming):
                 if start == 0:

@@ -5,6 +5,7 @@ import functools
 import importlib
 import inspect
 import json
+import operator
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from symgen.data.sources import from_pretrained, import_transformers, local_folder
 from symgen.device import reproducible_gpu
 from symgen.models.architectures import Logits, ResNetCIFAR, SmallCNN, bert, resnet, vgg
-from symgen.names import nearest, unknown
+from symgen.names import unknown
 from symgen.storage import fingerprint
 
 
@@ -251,28 +252,17 @@ def _function(name: str) -> Callable[..., nn.Module]:
         ValueError: if there is no such module or function.
     """
     module, _, attribute = name.partition(":")
-    expected = (
-        'expected "module:function", such as "my_networks:build" for the function build in '
-        f"my_networks.py in {Path.cwd()}"
-    )
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     try:
         importlib.invalidate_caches()
-        found: Any = importlib.import_module(module)
+        return operator.attrgetter(attribute)(importlib.import_module(module))
     except Exception as error:  # the module's code can raise anything
-        cause = f"{type(error).__name__}: {error}"
         raise ValueError(
-            f'network "{name}": cannot import {module} ({cause}); {expected}'
+            f'network "{name}" cannot be imported ({type(error).__name__}: {error}); expected '
+            '"module:function", such as "my_networks:build" for the function build in '
+            f"my_networks.py in {Path.cwd()}"
         ) from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            close = nearest(part, [k for k, v in vars(found).items() if callable(v)])
-            raise ValueError(f'network "{name}": {module} has no "{part}"; {expected}.{close}')
-        found = getattr(found, part)
-    if not callable(found):
-        raise ValueError(f'network "{name}": {attribute} is not a function; {expected}')
-    return found
 
 
 def _from_function(name: str, kind: str, classes: int, **options: Any) -> nn.Module:

@@ -55,7 +55,7 @@ def test_every_network_of_the_paper_is_registered():
     assert {"bert-tiny", "bert-medium", "bert-large"} <= set(registered("text"))
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet20", "resnet18", "vgg11", "bert-tiny"])
+@pytest.mark.parametrize("name", ["cnn", "resnet20", "vgg11", "bert-tiny"])
 def test_networks_learn(name):
     torch.manual_seed(0)
     if lookup(name).kind == "text":
@@ -64,8 +64,9 @@ def test_networks_learn(name):
         assert torch.equal(model(x), model(**x)) and model(x["input_ids"]).shape == (2, 3)
         assert model.get_input_embeddings().weight.shape == (50, 32)
     else:
-        x = torch.randn(2, 3, 32, 32)
-        model = build_network(name, classes=3)
+        size = 32 if name == "vgg11" else 16
+        x = torch.randn(2, 3, size, size)
+        model = build_network(name, classes=3, image_size=size)
         assert not model.training and model(x).shape == (2, 3)
         x = x.double()
     fall = fall_of_loss(model.double(), x, torch.tensor([0, 2]), 1e-3)
@@ -183,9 +184,8 @@ def test_functions_of_the_reader(tmp_path, monkeypatch):
     assert len(train("my_networks:Reader", text, **QUICK).records) == 2
     assert build_network("torchvision.models:squeezenet1_1", classes=3).num_classes == 3
     for name, message in {
-        "my_networks:linaer": 'has no "linaer".*Did you mean "linear"',
-        "no_networks:linear": "cannot import no_networks .*expected .module:function",
-        "my_networks:torch": "torch is not a function",
+        "my_networks:linaer": "cannot be imported .*'linaer'.*expected .module:function",
+        "no_networks:linear": "No module named 'no_networks'.*my_networks.py in",
         "my_networks:nothing": "returned NoneType; expected a torch.nn.Module",
     }.items():
         with pytest.raises(ValueError, match=message):
