@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from symgen.interactions import Interactions
@@ -27,7 +28,16 @@ from symgen.method.conditions import (
 from symgen.method.removal import REMOVED, closure
 from symgen.method.statistics import Interval, array, interval
 from symgen.method.training_curves import curves, last, peak, since_t2
-from symgen.method.transfer import LOW_ORDERS, REST_ORDERS, excess, order_spectrum, transfer
+from symgen.method.transfer import (
+    LOW_ORDERS,
+    REST_ORDERS,
+    as_list,
+    excess,
+    mean_order,
+    order_spectrum,
+    transfer,
+    uncancelled,
+)
 from symgen.transforms import count_variables, moebius
 
 # One entry per training; or those of one language model, one per prompt.
@@ -136,10 +146,17 @@ def _lead(table: pd.DataFrame) -> pd.DataFrame:
 
 def _nulls(table: pd.DataFrame) -> list[Contrast]:
     """Return controls: H after training minus H with other baselines, as far as measured."""
-    words = {"chance": "chance", "untrained": "untrained baselines", "other_class": "another class"}
+    words = {"chance": "its chance level", "untrained": "H with untrained baselines",
+             "other_class": "H for another class"}  # fmt: skip
     present = [name for name in words if (table["quantity"] == name).any()]
     ahead = {name: last(table, "H") - last(table, name) for name in present}
-    return [control(f"H minus H with {words[k]}, last checkpoint", x) for k, x in ahead.items()]
+    return [control(f"H minus {words[k]}, last checkpoint", x) for k, x in ahead.items()]
+
+
+def _at_noise_low(table: pd.DataFrame, quantity: str) -> tuple[pd.Series, pd.Series]:
+    """Return the change of a quantity until unshared strength is lowest, and from there on."""
+    ends = peak(table, quantity, -1, "non_generalizable")
+    return ends["at"] - ends["before"], ends["after"] - ends["at"]
 
 
 def _salient_share(inter: Interactions) -> Tensor:
@@ -181,6 +198,38 @@ def _arms(table: pd.DataFrame, quantity: str, margin: float) -> list[Contrast]:
     return [Contrast(f"{label} with the penalty, minus plain", ahead["plain"], 1, margin), *rest]
 
 
+def _shared(inter: Interactions, baselines: Effects) -> tuple[Tensor, Tensor]:
+    """Return mean order and uncancelled share of shared minus unshared effects, per prompt."""
+    kept = order_spectrum(inter, transfer(inter, baselines))
+    rest = order_spectrum(inter) - kept
+    return mean_order(kept) - mean_order(rest), uncancelled(kept) - uncancelled(rest)
+
+
+def _matched(inter: Interactions, baselines: Effects) -> tuple[Tensor, Tensor]:
+    """Return the same, each shared effect paired with an unshared one of about its strength."""
+    salient, shared = torch.stack(inter.salient(), -2), transfer(inter, baselines)
+    shared, rows = torch.stack(shared, -2) > 0, []
+    for effects, kept, both in zip(inter.effects, salient, shared, strict=True):
+        groups = [(kept & kind).nonzero() for kind in (both, ~both)]
+        logs = [effects[tuple(at.T)].abs().log().cpu() for at in groups]
+        pairs = linear_sum_assignment((logs[0][:, None] - logs[1]).abs())
+        places = [at[i] for at, i in zip(groups, pairs, strict=True)]
+        values = [effects[tuple(at.T)] for at in places]
+        orders = [inter.order[at[:, 1]].double().mean() for at in places]
+        left = [x.sum().abs() / x.abs().sum() for x in values]
+        rows.append((orders[0] - orders[1], left[0] - left[1]))
+    return tuple(torch.tensor(rows).T)
+
+
+def _shares(k: int, label: str, side: int, margin: float, target: Any, baselines: Any) -> list:
+    """Return shared minus unshared as a contrast; matched and by chance as controls."""
+    label, backwards = f"{label}, shared minus unshared", range(target.n)[::-1]
+    chance = [one.relabelled([*backwards]) for one in as_list(baselines)]
+    main = Contrast(label, _shared(target, baselines)[k], side, margin)
+    matched = control(f"{label}, matched by strength", _matched(target, baselines)[k])
+    return [main, matched, control(f"{label}, relabelled words", _shared(target, chance)[k])]
+
+
 def matching(outputs: Outputs, exact: Effects) -> list[Contrast]:
     label = "share of masked states with d = v (to 1e-9 of the range of v)"
     return [Contrast(label, _means(_hit, outputs, exact), 1, 0.999)]
@@ -197,7 +246,8 @@ def low_orders(table: pd.DataFrame) -> list[Contrast]:
     main = Contrast(f"{label}, after training", ahead.iloc[:, -1], 1, SHARE)
     above = last(table, "excess_low") - last(table, "excess_rest")
     rest = control("H above chance: orders 1-2 minus orders from 3 on", above)
-    return [main, control(f"{label}, before training", ahead.iloc[:, 0]), rest]
+    before = control(f"{label}, before training", ahead.iloc[:, 0])
+    return [main, before, rest, *_nulls(table)]
 
 
 def count(table: pd.DataFrame) -> list[Contrast]:
@@ -279,6 +329,14 @@ def llm_low_orders(target: Interactions, baselines: Effects) -> list[Contrast]:
     return [main, control("H above chance: orders 1-2 minus orders from 3 on", low - rest)]
 
 
+def shared_orders(target: Interactions, baselines: Effects) -> list[Contrast]:
+    return _shares(0, "mean order", -1, ORDER, target, baselines)
+
+
+def shared_signs(target: Interactions, baselines: Effects) -> list[Contrast]:
+    return _shares(1, "share left after cancelling", 1, SHARE, target, baselines)
+
+
 def sft_orders(table: pd.DataFrame) -> list[Contrast]:
     groups = {"low": ("orders 1-2", 1), "high": ("orders from 6 on", -1), "middle": ("3-5", 0)}
     label, names = "change of salient strength", [f"strength_{k}" for k in groups]
@@ -297,6 +355,22 @@ def sft_phase(table: pd.DataFrame) -> list[Contrast]:
     ends = peak(table, "H")
     label = "H at the last checkpoint, minus its peak between first and last"
     return [Contrast(label, ends["after"] - ends["at"], 1, SHARE)]
+
+
+def sft_noise(table: pd.DataFrame) -> list[Contrast]:
+    names, odds = ("non_generalizable", "generalizable", "mean_order"), "log odds"
+    (lost, _), (gained, _), (order, _) = (_at_noise_low(table, name) for name in names)
+    main = Contrast("unshared strength, first checkpoint to lowest", lost, -1, ODDS, odds)
+    more = Contrast("the same, plus change of shared strength", lost + gained, -1, ODDS, odds)
+    return [main, more, control("mean order, over the same steps", order)]
+
+
+def sft_short(table: pd.DataFrame) -> list[Contrast]:
+    share = curves(table, "non_generalizable").idxmin(axis=1) / table["step"].max() - 0.5
+    main = Contrast("share of steps to lowest unshared strength, minus 1/2", share, -1, SHARE)
+    (_, more), (_, loss) = (_at_noise_low(table, k) for k in ("non_generalizable", "test_loss"))
+    grows = Contrast("unshared strength, lowest to last checkpoint", more, 1, ODDS, "log odds")
+    return [main, grows, control("test loss, over the same steps", loss, "nats")]
 
 
 def condition_1(outputs: Outputs) -> list[Contrast]:

@@ -212,6 +212,31 @@ def test_language_models_share_low_orders():
     assert verdict(claims.llm_low_orders(high, high)) == "fails"
 
 
+def test_shared_interactions_are_compared_with_others_of_their_strength():
+    order = symgen.Interactions.from_moebius(torch.zeros(1, 16)).order
+    size = 1 + torch.rand(8, 2, 16, generator=torch.Generator().manual_seed(0)).double()
+    low, high = size * (order == 1), size * (order == 2) * torch.tensor([1.0, -1.0])[:, None]
+    both, rules = with_effects(low + high), (claims.shared_orders, claims.shared_signs)
+    for rule in rules:
+        main, matched, _ = rule(both, with_effects(low))
+        assert main.verdict == "holds" and len(matched.values) == 8
+        assert verdict(rule(both, with_effects(high))) == "fails"
+    # Singles and pairs of the same strength: the pair that is left has order 2, not 1.
+    assert rules[0](both, with_effects(low))[1].values == pytest.approx([-1.0] * 8)
+    # Effects of one sign never cancel, whatever they are paired with.
+    one_sign = with_effects(low + high.abs())
+    assert rules[1](one_sign, with_effects(low))[1].values == pytest.approx([0.0] * 8)
+
+
+def test_tuning_removes_noise_in_a_short_stage():
+    falls = {"non_generalizable": [3.0, 1.0, 2.0, 3.0, 4.0], "test_loss": [1.0] * 5}
+    rising = {**falls, "generalizable": [1.0, 4.0, 4.0, 4.0, 4.0]}
+    slow = {**falls, "non_generalizable": [4.0, 3.0, 2.0, 1.0, 0.5]}
+    for rule, bad in ((claims.sft_noise, rising), (claims.sft_short, slow)):
+        assert verdict(rule(table(falls))) == "holds"
+        assert verdict(rule(table(bad))) == "fails"
+
+
 def test_every_listed_claim_has_a_rule_of_at_most_six_lines_with_the_listed_margin():
     names = [row["claim"] for row in rows()]
     assert len(names) == len(set(names))
