@@ -172,7 +172,8 @@ def test_outputs_are_the_log_odds_of_masked_prompts(model, tokenizer):
                                 x[k] = weights.mean(0)
                 z = model(inputs_embeds=x[None]).logits[0, -1].double()
                 others = torch.arange(len(z)) != target
-                assert row[state] == pytest.approx(z[target] - z[others].logsumexp(0), abs=1e-4)
+                expected = float(z[target] - z[others].logsumexp(0))
+                assert float(row[state]) == pytest.approx(expected, abs=1e-4)
     facts = found.reads(PROMPTS[0])
     assert facts["begins"] and facts["tokens of the prompt"] == 11
     assert facts["probability"] == pytest.approx(float(v[0, -1].sigmoid()), rel=1e-4)
