@@ -28,7 +28,7 @@ test: $(READY)
 	OMP_NUM_THREADS=1 LOKY_MAX_CPU_COUNT=1 $(BIN)/python -m pytest -q -n 2
 
 golden: $(READY)
-	OMP_NUM_THREADS=1 SYMGEN_GOLDEN=write $(BIN)/python -m pytest -q tests/test_golden.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/compute.py --write
 
 html: $(READY)
 	@$(BIN)/symgen html

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,10 @@ class _NotStored(LookupError):
     pass
 
 
+class OutOfTime(RuntimeError):
+    """The time of `symgen run --minutes` is over; finished trainings are kept."""
+
+
 def measure(
     study: Study,
     seeds: int | Iterable[int] | None = None,
@@ -53,8 +58,9 @@ def measure(
         seeds: how many trainings, with seeds 10 apart from `study.seed` on; or the seeds
             themselves; None means `study.seed` alone.
         also: "nulls" adds H with untrained baselines ("untrained") and with baselines asked for
-            another class ("other_class"). "simple" adds label_free_H, label_free_excess,
-            weight_norm and agreement.
+            another class ("other_class"); at the last checkpoint also untrained_low and
+            untrained_rest, for orders 1-2 and from 3 on. "simple" adds label_free_H,
+            label_free_excess, weight_norm and agreement.
         workers: processes, or jobs on that cluster; by default as many as there are cores for
             torch's number of threads, and 1 on a GPU.
 
@@ -98,6 +104,10 @@ def side_by_side(
         cases: its arguments, one tuple per call.
         workers: see `measure`.
         title: of the progress bar.
+
+    Raises:
+        OutOfTime: between two results, after the time in the variable SYMGEN_UNTIL (seconds since
+            1970), which `symgen run --minutes` sets.
     """
     threads = torch.get_num_threads()
     if workers is None:
@@ -108,7 +118,12 @@ def side_by_side(
     else:
         run = joblib.Parallel(n_jobs=min(workers, len(cases)), return_as="generator")
         results = run(joblib.delayed(_with_threads)(threads, function, *case) for case in cases)
-    return list(tqdm(results, title, len(cases), disable=len(cases) < 2, leave=False))
+    until, done = float(os.environ.get("SYMGEN_UNTIL", "inf")), []
+    for result in tqdm(results, title, len(cases), disable=len(cases) < 2, leave=False):
+        done.append(result)
+        if len(done) < len(cases) and time.time() > until:
+            raise OutOfTime(f"{len(done)} of {len(cases)} {title} measured; run again")
+    return done
 
 
 def _with_threads(threads: int, function: Callable, *arguments: Any) -> Any:
@@ -215,6 +230,9 @@ def _nulls(study: Study) -> dict[str, Tensor]:
         name: torch.stack([generalization_power(x, transfer(x, null)).nanmean() for x in path])
         for name, null in nulls.items()
     }
+    g = transfer(path[-1], nulls["untrained"])
+    for name, orders in (("untrained_low", LOW_ORDERS), ("untrained_rest", REST_ORDERS)):
+        curves[name] = generalization_power(path[-1], g, orders).nanmean()
     return {"steps": torch.tensor(run.steps), **curves}
 
 
@@ -242,7 +260,7 @@ def _simple(study: Study) -> dict[str, Tensor]:
 
 #: Names of `also`: the function that measures, and its quantities.
 ALSO = {
-    "nulls": (_nulls, ("untrained", "other_class")),
+    "nulls": (_nulls, ("untrained", "other_class", "untrained_low", "untrained_rest")),
     "simple": (_simple, ("label_free_H", "label_free_excess", "weight_norm", "agreement")),
 }
 
