@@ -38,7 +38,7 @@ def test_a_training_gives_the_numbers_that_version_0_1_measured():
     both = expected.merge(table, on=keys, how="left", suffixes=("_old", ""), validate="1:1")
     assert len(both) == 250 and both["seed"].notna().all()
     new = set(table["quantity"]) - set(expected["quantity"])
-    assert new == {"H_rest", "H_lead"}
+    assert new == {"H_rest", "H_lead", "untrained_low", "untrained_rest"}
     # The networks are trained in single precision, and splits are exact to 1e-3.
     np.testing.assert_allclose(both["value"], both["value_old"], rtol=0.01, atol=2e-3)
 
