@@ -1,1 +1,1 @@
-"""Measurements of speed and accuracy: `make bench`, or `python -m benchmarks --help`."""
+"""Measurements of speed and accuracy: `python -m benchmarks --help`."""

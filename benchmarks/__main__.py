@@ -1,52 +1,70 @@
-"""Run the benchmarks, print one table, write one JSON file."""
+"""Run the benchmarks, print a table, and write data/benchmarks/MACHINE.json."""
 
 import argparse
-import sys
-import warnings
+import json
+import platform
+import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import networks, solvers, transforms
-from benchmarks.rows import FOLDER, kept, machine, machine_name, table, write
+import pandas as pd
+import torch
 
-GROUPS = {
-    "published": solvers.against_published,
-    "profile": solvers.profile,
-    "highs": solvers.against_highs,
+import symgen
+from benchmarks import networks, solvers
+from symgen.storage import atomic
+
+GROUPS: dict[str, Callable[[bool], list[dict]]] = {
+    "exact": solvers.exact,
+    "few": solvers.few,
     "growth": solvers.growth,
-    "steps": solvers.steps,
     "sampled": solvers.sampled,
-    "memory": solvers.memory,
-    "device": solvers.device,
-    "moebius": transforms.against_shapiq,
+    "peers": solvers.peers,
     "throughput": networks.throughput,
-    "prefix_tree": networks.prefix_tree,
-    "end_to_end": networks.end_to_end,
-    "penalty": networks.penalty,
+    "prompt": networks.prompt,
 }
+FOLDER = Path("data/benchmarks")
 
 
-def main() -> int:
+def machine() -> dict:
+    """Return what the numbers depend on."""
+    listing, processor = Path("/proc/cpuinfo"), platform.processor() or platform.machine()
+    if listing.exists():
+        match = re.search(r"model name\s*: (.*)", listing.read_text())
+        processor = match.group(1) if match else processor
+    return {
+        "processor": processor,
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "symgen": symgen.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smaller and rougher, about 3 minutes")
-    parser.add_argument("--force", action="store_true", help="measure again what is kept")
+    parser.add_argument("--quick", action="store_true", help="fewer samples, about 3 minutes")
     parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS), metavar="GROUP")
-    parser.add_argument("--store", action="store_true", help="also write data/benchmarks/")
+    parser.add_argument("--no-store", action="store_true", help="write no file")
     options = parser.parse_args()
-    preset = "quick" if options.quick else "full"
     rows = []
     for name in options.only:
-        rows += kept(name, preset, options.force, lambda n=name: GROUPS[n](options.quick))
-    print(table(rows))
-    for row in rows:
-        if row["note"]:
-            print(f"- {row['what']}, against {row['against']}: {row['note']}")
-    result = {"preset": preset, "machine": machine(), "rows": rows}
-    write(FOLDER / f"{preset}.json", result)
-    if options.store:
-        write(Path("data/benchmarks") / f"{machine_name()}.json", result)
-    return 0 if options.quick else int(any(row["met"] is False for row in rows))
+        began = time.perf_counter()
+        rows += [{"group": name, **row} for row in GROUPS[name](options.quick)]
+        print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
+    with pd.option_context("display.max_colwidth", 60, "display.width", 200):
+        print(pd.DataFrame(rows).to_string(index=False, float_format="{:.3g}".format))
+    if not options.no_store:
+        about = machine()
+        name = f"{about['gpu'] or about['processor']} {about['threads']} threads".lower()
+        path = FOLDER / f"{re.sub(r'[^a-z0-9]+', '-', name).strip('-')}.json"
+        result = {"machine": about, "quick": options.quick, "rows": rows}
+        with atomic(path) as temporary:
+            temporary.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("default")
-    sys.exit(main())
+    main()

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
 from torch import Tensor
 
-from symgen import interaction_order
+from symgen.transforms import interaction_order
 
 
 @functools.cache

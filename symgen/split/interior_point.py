@@ -1,11 +1,10 @@
 r"""The sparsest split by an interior-point method with dense systems, for few variables.
 
 Mehrotra's primal-dual predictor-corrector with Gondzio's centrality correctors. Every dual
-iterate is feasible and every primal iterate is made so, hence each step carries its own
-certificate.
+iterate is feasible and every primal iterate is made feasible, so each step has its own certificate.
 
-Each step solves one system (A D A' + E) u = r with diagonal D and E. Its matrix needs no
-matrix product, since for the AND columns (Z) and the OR columns (Y)
+Each step solves one system (A D A' + E) u = r with diagonal D and E. Its matrix needs no matrix
+product. For the AND columns (Z) and the OR columns (Y),
 
 .. math:: (Z\,\mathrm{diag}(a)Z^\top)_{SR} = f_{S \cap R}, \qquad
           (Y\,\mathrm{diag}(b)Y^\top)_{SR} = g_N - g_{\bar S} - g_{\bar R} + g_{\overline{S \cup R}}
@@ -14,34 +13,39 @@ with f and g the zeta transforms of a and b.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from symgen.split.linear_program import Program
-from symgen.split.polish import explained, sparser
+from symgen.split.few import without_dust
+from symgen.split.program import Program
 from symgen.split.symmetric import symmetric_basis
-from symgen.transforms import count_variables, zeta
+from symgen.transforms import zeta
 
-# First value of every complementarity product, where max(w) - min(w) = 1.
+# First value of every complementarity product, if max(w) - min(w) = 1.
 START = 0.01
 CORRECTORS = 3
 TO_BOUNDARY = 0.995
-# From this many variables on a CPU, systems are factored by blocks of so many columns.
+# From this many variables on, a CPU factors systems in blocks of this many columns.
 LARGE = 9
 BLOCK = 96
 
 
-def minimize(program: Program, tol: float, max_iter: int) -> tuple[Tensor, Tensor]:
+def minimize(
+    program: Program, tol: float, max_iter: int, keep: float | None = None
+) -> tuple[Tensor, Tensor]:
     """Return feasible effects (sample, 2, state) and proven lower bounds (sample,).
 
     Args:
-        program: the scaled programs; none of them explained by zero effects.
-        tol: relative gap at which a sample is done.
-        max_iter: steps after which to stop.
+        program: the scaled programs; zero effects are not feasible in any of them.
+        tol: relative gap at which a sample is finished.
+        max_iter: largest number of steps.
+        keep: relative gap that the removal of dust keeps, tol by default; 0 leaves the dust.
     """
-    found = program.w.new_zeros(len(program), 2, 2**program.n)
+    keep = tol if keep is None else keep
+    effects = program.w.new_zeros(len(program), 2, 2**program.n)
     bound = program.w.new_zeros(len(program))
     live = torch.arange(len(program), device=program.w.device)
     iterate = _Iterate(program)
@@ -49,16 +53,16 @@ def minimize(program: Program, tol: float, max_iter: int) -> tuple[Tensor, Tenso
         iterate.advance()
         done = (iterate.gap() <= tol) | (step == max_iter - 1)
         if done.any():
-            found[live[done]], bound[live[done]] = iterate[done].polished(tol)
+            effects[live[done]], bound[live[done]] = iterate[done].cleaned(keep)
             if done.all():
                 break
             live, iterate = live[~done], iterate[~done]
-    return found, bound
+    return effects, bound
 
 
 @dataclasses.dataclass
 class _Iterate:
-    """Where the method stands: primal and dual values of all pairs, mu, and the best so far."""
+    """The state of the method: primal and dual values of all pairs, mu, and the best effects."""
 
     program: Program
     primal: Tensor = None
@@ -75,16 +79,14 @@ class _Iterate:
             return
         program = self.program
         pairs, eps = program.pairs, program.eps[:, None]
-        self.primal = torch.full_like(pairs, START, dtype=program.w.dtype)
-        self.dual = torch.ones_like(self.primal)
+        cost = program.cost.repeat(1, 2, 1)
         # Centred from the start: every product is the same.
-        self.primal[:, 4:] = eps.where(pairs[:, 4:], 1.0)
-        self.dual[:, 4:] = (START / eps).where(pairs[:, 4:], 1.0)
-        self.primal = self.primal.where(pairs, 1.0)
+        self.primal = torch.cat([START / cost, eps.where(pairs[:, 4:], 1.0)], 1).where(pairs, 1.0)
+        self.dual = torch.cat([cost, (START / eps).where(pairs[:, 4:], 1.0)], 1)
         self.mu = torch.zeros_like(program.w)
         self.best = program.repaired(torch.zeros_like(self.primal[:, :2]))
-        # All given to AND, which is feasible but does not count: where it is optimal it would
-        # stay, off the centre, while the same given to OR is never looked at.
+        # Giving all to AND is feasible but does not count. If it is optimal, the method would stay
+        # there, off the centre, and never look at the same given to OR.
         self.objective = torch.full_like(program.w[:, 0], torch.inf)
         self.low = torch.zeros_like(self.objective)
 
@@ -99,8 +101,7 @@ class _Iterate:
         """Take one predictor-corrector step and keep what it certifies."""
         program = self.program
         primal, dual, pairs = self.primal, self.dual, program.pairs
-        # The old matrices go before the new ones come.
-        self.newton = None
+        self.newton = None  # frees the old matrices before the new ones are formed
         newton = self.newton = _Newton(self)
         self.step += 1
         count = pairs.sum((1, 2))
@@ -127,35 +128,36 @@ class _Iterate:
             reach = torch.where(better, longer, reach)
             move = move.mixed(other, better)
         x = newton.effects(move)
-        # Again for what rounding left, then exactly.
+        # Once more for rounding errors, then exactly.
         rest = program.excess(x)
-        x = x + explained(program, rest, newton.weight, newton.slack, newton.solve)
+        x = x + program.explained(rest, newton.weight, newton.slack, newton.solve)
         self._certify(program.repaired(x))
         to_primal, to_dual = (TO_BOUNDARY * reach).clamp(max=1.0)[:, :, None, None]
         self.primal = primal + to_primal * move.primal
         self.mu = self.mu + to_dual[:, :, 0] * move.mu
         self.dual = dual + to_dual * move.dual
-        # Computed from mu again, so that rounding does not add up.
+        # Computed from mu again, so that rounding errors do not add up.
         product = program.adjoint(self.mu)
-        self.dual[:, :4] = torch.cat([1 - product, 1 + product], 1).clamp(min=1e-14)
+        self.dual[:, :4] = torch.cat([program.cost - product, program.cost + product], 1)
+        self.dual[:, :4].clamp_(min=1e-14)
         self.low = torch.maximum(self.low, program.bound(self.mu))
 
     def _certify(self, x: Tensor) -> None:
-        """Keep the feasible x where it is the best so far."""
-        objective = x.abs().sum((1, 2))
-        # Within the optimal face all are as good but for rounding, and later is more central.
+        """Keep the feasible x if it is the best so far."""
+        objective = self.program.objective(x)
+        # All points of the optimal face are equal up to rounding, and later ones are more central.
         better = objective <= self.objective * (1 + 1e-9)
         self.best = torch.where(better[:, None, None], x, self.best)
         self.objective = torch.where(better, objective, self.objective)
 
-    def polished(self, tol: float) -> tuple[Tensor, Tensor]:
-        """Return the best effects, with those the dual keeps off the support set to zero."""
-        product = 1 - torch.minimum(self.dual[:, :2], self.dual[:, 2:4])
-        weight, slack = self.newton.weight, self.newton.slack
-        solve = self.newton.solve
-        return sparser(
-            self.program, self.best, self.low, product, tol, weight, slack, solve
-        ), self.low
+    def cleaned(self, tol: float) -> tuple[Tensor, Tensor]:
+        """Return the best effects, with zeros off the support of the optimum."""
+        product = 1 - torch.minimum(self.dual[:, :2], self.dual[:, 2:4]) / self.program.cost
+        newton = self.newton
+        return without_dust(
+            self.program, self.best, self.low, product, tol, newton.weight, newton.slack,
+            newton.solve,
+        ), self.low  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -180,10 +182,10 @@ class _Move:
         return (at.primal + to_primal * self.primal) * (at.dual + to_dual * self.dual)
 
     def mixed(self, other: "_Move", choose: Tensor) -> "_Move":
-        where = choose[:, None, None]
+        chosen = choose[:, None, None]
         return _Move(
-            torch.where(where, other.primal, self.primal),
-            torch.where(where, other.dual, self.dual),
+            torch.where(chosen, other.primal, self.primal),
+            torch.where(chosen, other.dual, self.dual),
             torch.where(choose[:, None], other.mu, self.mu),
         )
 
@@ -198,23 +200,25 @@ class _Newton:
         self.weight = (self.ratio[:, :2] + self.ratio[:, 2:4]) * at.program.columns
         both = (at.dual[:, 4:] / at.primal[:, 4:]).sum(1)
         self.slack = torch.where(pairs[:, 4], 1 / both, 0.0)
-        self.solve = self._solver()
+        self.solve = self._solver(at.step)
 
-    def _solver(self) -> "_Symmetric | _Dense":
-        """Return how the system is solved: the first one, which is symmetric, by blocks.
-
-        Only large systems on a CPU gain from this.
-        """
-        program = self.program
-        large = not program.w.is_cuda and len(program) == 1 and program.n >= LARGE
-        if large and self.at.step == 0 and bool((program.eps > 0).all()):
-            return _Symmetric(self.weight, self.slack)
-        return _Dense(self.weight, self.slack)
+    def _solver(self, step: int) -> Callable[[Tensor], Tensor]:
+        """Return the solver of the system. The first system is often symmetric, and then faster."""
+        program, n = self.program, self.program.n
+        if step or n < LARGE or len(program) > 1 or program.w.is_cuda:
+            return _Dense(self.weight, self.slack)
+        if not program.eps > 0 or not (program.cost == 1).all():
+            return _Dense(self.weight, self.slack)
+        basis = symmetric_basis(n, program.w.device)
+        one = 2 ** torch.arange(n + 1) - 1  # states of order 0, 1, 2, ...
+        blocks = basis.inverse(self.weight[:, 0, one], self.weight[:, 1, one], self.slack[:, one])
+        return functools.partial(basis.apply, blocks)
 
     def __getitem__(self, kept: Tensor) -> "_Newton":
         part = object.__new__(_Newton)
-        for name in ("ratio", "weight", "slack", "solve"):
+        for name in ("ratio", "weight", "slack"):
             setattr(part, name, getattr(self, name)[kept])
+        part.solve = self.solve if len(self.program) == 1 else self.solve[kept]
         return part
 
     def toward(self, target: Tensor) -> _Move:
@@ -243,50 +247,31 @@ class _Newton:
         return parts[:, :2] - parts[:, 2:]
 
 
-class _Symmetric:
-    """The same where weights and slack depend on the order alone, as in the first step."""
-
-    def __init__(self, weight: Tensor, slack: Tensor):
-        n = count_variables(weight)
-        self.basis = symmetric_basis(n, weight.device)
-        # The states 0, 1, 3, 7, ... have the orders 0, 1, 2, 3, ...
-        one = 2 ** torch.arange(n + 1, device=weight.device) - 1
-        self.blocks = self.basis.inverse(weight[:, 0, one], weight[:, 1, one], slack[:, one])
-
-    def __call__(self, rest: Tensor) -> Tensor:
-        return self.basis.apply(self.blocks, rest)
-
-    def __getitem__(self, kept: Tensor) -> "_Symmetric":
-        part = object.__new__(_Symmetric)
-        part.basis, part.blocks = self.basis, [block[kept] for block in self.blocks]
-        return part
-
-
 class _Dense:
     """A solver of (A diag(weight) A' + diag(slack)) u = rest on the nonempty states.
 
-    In double precision throughout: single precision on the way saves a twentieth of the time, and
-    for outputs whose systems are ill-conditioned it gets nowhere.
+    All in double precision: single precision saves a twentieth of the time, and fails on
+    ill-conditioned systems.
     """
 
     def __init__(self, weight: Tensor, slack: Tensor):
-        # On a CPU batched factorizations only copy more than one at a time.
+        # On a CPU, batched factorizations only copy more than single ones.
         self.group = len(weight) if weight.is_cuda else 1
         pairs = zip(weight.split(self.group), slack.split(self.group), strict=True)
         self.factors = [_factor(*pair) for pair in pairs]
 
     def __call__(self, rest: Tensor) -> Tensor:
-        found = []
+        solved = []
         for part, factor in zip(rest.split(self.group), self.factors, strict=True):
             half = torch.linalg.solve_triangular(factor, part.unsqueeze(-1), upper=False)
-            found.append(torch.linalg.solve_triangular(factor.mT, half, upper=True).squeeze(-1))
-        return torch.cat(found)
+            solved.append(torch.linalg.solve_triangular(factor.mT, half, upper=True).squeeze(-1))
+        return torch.cat(solved)
 
     def __getitem__(self, kept: Tensor) -> "_Dense":
         part = object.__new__(_Dense)
-        part.group = self.group
         if self.group == 1:
-            part.factors = [self.factors[i] for i in kept.nonzero().flatten().tolist()]
+            places = kept.nonzero().flatten().tolist()
+            part.group, part.factors = 1, [self.factors[i] for i in places]
         else:
             part.group, part.factors = int(kept.sum()), [self.factors[0][kept]]
         return part
@@ -295,10 +280,10 @@ class _Dense:
 def _normal_matrix(weight: Tensor, slack: Tensor) -> Tensor:
     """Return A diag(weight) A' + diag(slack), with 1 for the empty state; its lower blocks only.
 
-    The gathers go over the low variables first and then copy whole blocks for the high ones,
-    which is much faster than taking single numbers.
+    The gathers go over the low variables first and then copy whole blocks for the high ones, which
+    is much faster than gathering single numbers.
     """
-    n = count_variables(weight)
+    n = weight.shape[-1].bit_length() - 1
     low = min(n, 7)
     inner = torch.arange(2**low, device=weight.device)
 
@@ -329,8 +314,8 @@ def _normal_matrix(weight: Tensor, slack: Tensor) -> Tensor:
 def _factor(weight: Tensor, slack: Tensor) -> Tensor:
     """Return the lower Cholesky factor of the normal matrix."""
     factor, failed = _cholesky(_normal_matrix(weight, slack))
-    # Rounding can make the matrix indefinite, and vanishing weights make it singular: a small
-    # multiple of the identity, no larger than it must be, repairs both.
+    # Rounding can make the matrix indefinite, and vanishing weights make it singular. The smallest
+    # sufficient multiple of the identity repairs both.
     strength = 1e-15
     while failed.any() and strength < 1:
         matrix = _normal_matrix(weight, slack)
@@ -345,8 +330,8 @@ def _factor(weight: Tensor, slack: Tensor) -> Tensor:
 def _cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Return the lower factor, and per matrix whether it failed; the matrix is overwritten.
 
-    On a CPU, block column by block column: matrix products are what is fast there. What lies
-    above the diagonal is left as it was.
+    A CPU factors one block of columns after another, because it is fast at matrix products. The
+    part above the diagonal stays as it was.
     """
     size = matrix.shape[-1]
     if matrix.is_cuda or size < 2**LARGE:

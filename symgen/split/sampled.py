@@ -1,25 +1,25 @@
-r"""The sparsest AND-OR model of sampled masked states, where there are too many to run them all.
+r"""The sparsest AND-OR model of sampled masked states, if there are too many to run them all.
 
-With w = v - v[0] on m sampled states, and one column of A for every AND and OR of few enough
-variables, it solves
+With w = v - v[0] on m sampled states, and one column of A per candidate AND or OR, it solves
 
 .. math:: \min \|x\|_1 + c\,\|s\|_1 \quad\text{subject to}\quad
-          |w_S - (Ax)_S - s_S| \le \varepsilon \text{ for every sampled state } S.
+          |w_S - (Ax)_S - s_S| \le \varepsilon \text{ for every sampled state } S
 
-Where interactions of the orders allowed explain all sampled states, s is zero and this is the
-program of `sparsify` with fewer rows and columns; where they do not, s is what they leave. Its dual
+with HiGHS. s is the part that the candidates cannot explain. The duals mu of the states price every
+set T: a candidate with abs(A'mu) > 1 that is not among the columns makes the model sparser. So the
+candidates grow: sets with one more variable than a set in use enter if their price exceeds 1, and
+the program is solved again.
 
-.. math:: \max \mu^\top w - \varepsilon\|\mu\|_1 \quad\text{subject to}\quad
-          |A^\top\mu| \le 1,\; |\mu| \le c
-
-proves a lower bound on the objective of *this* program. Of the states that were not sampled it
-proves nothing: how well the model does there is measured, on states held out.
+The gap is proven for the program of the last candidates. It says nothing about other states: how
+well the model predicts them is measured, on states held out.
 """
 
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+import warnings
+from itertools import combinations
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -29,47 +29,49 @@ from jaxtyping import Bool, Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from tqdm.auto import tqdm
 
-from symgen.checks import equal_by_content, in_one_line
-from symgen.files import atomic
-from symgen.fingerprints import refusal
 from symgen.interactions import Interactions
-from symgen.memory import free_memory
-from symgen.split.design import candidates, design
-from symgen.split.sparsify import MAX_VARIABLES as EXACT_LAST, warn_dead
+from symgen.split.few import columns, least_cost
+from symgen.split.sparsify import MAX_VARIABLES as EXACT_LAST, check_options, warn_dead
+from symgen.storage import atomic
 
-# What a sampled state that is left unexplained costs, in units of effects.
-COST = 100.0
-# First value of every complementarity product, and the least noise, where max(w) - min(w) = 1.
-START, LEAST_NOISE = 0.01, 1e-6
-TO_BOUNDARY = 0.995
-# What a file of them says it holds, and its tensors.
-FORMAT = "symgen.sampled_interactions.1"
+# Larger states do not fit into 64-bit integers.
+MAX_VARIABLES = 62
+# The first candidates: orders up to HIGHEST while there are at most COLUMNS of them.
+HIGHEST, COLUMNS = 4, 2_000
+# Cost of an unexplained state, in units of effects, and the smallest noise, if max(w) - min(w) = 1.
+COST, LEAST_NOISE = 100.0, 1e-6
+# Rounds of new candidates, how many grow by one variable in each step, and how many enter.
+ROUNDS, GROWING, ENTERING = 10, 200, 200
+# A candidate enters if its price exceeds 1 + ENTERS, stays in the program above STAYS, and can have
+# an effect at the end above 1 - LEAVES.
+ENTERS, STAYS, LEAVES = 1e-3, 0.9, 0.05
+# As in `symgen.split.few`.
+SMALL, BOOST, TURNS = 1e-3, 20.0, 3
+FORMAT = "symgen.sampled_interactions.2"
 PARTS = ("index", "is_or", "effects", "bias", "full", "objective", "gap", "held_out", "v")
-# A column whose dual product stays this far from 1 gets no effect, where the gap allows it.
-MARGINS = (0.3, 0.05)
 
 
-@equal_by_content
-@in_one_line
-@dataclasses.dataclass(frozen=True, eq=False)
+class UnexplainedWarning(UserWarning):
+    """The model misses held-out outputs by more than the noise allows."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SampledInteractions:
-    """AND and OR effects of few variables each, found from sampled masked states.
+    """AND and OR effects that explain sampled masked states.
 
     Attributes:
         n: variables of a sample.
-        index: (candidate,) the sets T as whole numbers, bit i for variable i.
-        is_or: (candidate,) whether the effect is one of an OR.
-        effects: (sample, candidate) in units of v (log odds).
-        bias: (sample,) v on the fully masked input.
-        full: (sample,) v on the unmasked input.
-        objective: (sample,) of the sampled program, the cost of what is unexplained included.
-        gap: (sample,) certified relative distance of the objective to the program's optimum.
-        held_out: (held,) states that the model has not seen.
-        v: (sample, held) the network's outputs there.
-        names: of the variables: (sample, n) texts, or None.
-        about: what identifies the network and the inputs.
+        index: the candidates T as integers, bit i for variable i, shape (candidate,).
+        is_or: whether a candidate is an OR, shape (candidate,).
+        effects: in units of v (log odds), shape (sample, candidate).
+        bias: v on the fully masked input, shape (sample,).
+        full: v on the unmasked input, shape (sample,).
+        objective: sum of absolute effects, and the cost of the unexplained part, shape (sample,).
+        gap: certified relative distance of the objective from the optimum, shape (sample,).
+        held_out: states that the model has not seen, shape (held,).
+        v: the network's outputs there, shape (sample, held).
+        names: of the variables, (sample, n) texts, or one list of n for all samples, or None.
     """
 
     n: int
@@ -83,166 +85,142 @@ class SampledInteractions:
     held_out: Int[Tensor, " held"]
     v: Float[Tensor, "sample held"]
     names: Any = None
-    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.names is not None:
-            names = np.array(list(self.names))
-            shape = (len(self), self.n)
+            names, shape = np.array(self.names), (len(self), self.n)
             if names.shape not in (shape, shape[1:]):
                 raise ValueError(
-                    f"names are of shape {names.shape}; expected a list of {self.n} names, or one "
-                    f"for each sample: {shape}"
+                    f"names have shape {names.shape}; expected {self.n} names, or one list per "
+                    f"sample: {shape}"
                 )
             object.__setattr__(self, "names", np.broadcast_to(names.astype(str), shape))
 
     def __len__(self) -> int:
         return len(self.effects)
 
+    def __repr__(self) -> str:
+        text = f"SampledInteractions({len(self)} samples, n = {self.n}"
+        left = f", {self.errors.mean():.1%} of the held-out variance unexplained"
+        return text + (left if len(self.held_out) else "") + ")"
+
     def __getitem__(self, kept: Any) -> "SampledInteractions":
         """Return the interactions of some samples: a slice, or an array of indices."""
         rows = torch.arange(len(self))[kept].reshape(-1)
         parts = "effects", "bias", "full", "objective", "gap", "v"
-        chosen = {k: getattr(self, k)[rows.to(self.effects.device)] for k in parts}
         names = None if self.names is None else self.names[rows.numpy()]
-        return dataclasses.replace(self, **chosen, names=names)
+        return dataclasses.replace(self, **{k: getattr(self, k)[rows] for k in parts}, names=names)
 
     @property
     def order(self) -> Int[Tensor, " candidate"]:
         """Number of variables of every candidate."""
-        bits = self.index[:, None] >> torch.arange(self.n, device=self.index.device)
-        return (bits & 1).sum(1)
+        return (self.index[:, None] >> torch.arange(self.n) & 1).sum(1)
 
     @property
     def errors(self) -> Float[Tensor, "sample held"]:
-        """Squared misses of the held-out outputs, as shares of their variance; NaN where constant.
+        """Squared errors of the held-out outputs, as shares of their variance; NaN if constant.
 
-        Their mean over states is the share of the variance that the model does not explain.
+        Their mean over states is the unexplained share of the variance.
         """
         spread = self.v.var(-1, correction=0, keepdim=True)
         return (self.v - self.predict(self.held_out)) ** 2 / spread.where(spread > 0, torch.nan)
 
     def predict(self, states: Int[Tensor, " state"]) -> Float[Tensor, "sample state"]:
         """Return d, the output of the logical model (Eq. 3), on any masked states."""
-        states = torch.as_tensor(states, device=self.index.device)
         used = (self.effects != 0).any(0)
-        columns = design(states, self.index[used], self.is_or[used])
-        return self.bias[:, None] + self.effects[:, used] @ columns.T
+        matrix = columns(np.asarray(states), self.index[used].numpy(), self.is_or[used].numpy())
+        return self.bias[:, None] + self.effects[:, used] @ torch.from_numpy(matrix).T
 
-    def strongest(self, count: int) -> list[set[tuple[str, int]]]:
-        """Return of each sample its interactions of largest absolute effect, as (type, T).
-
-        Args:
-            count: how many; fewer where fewer are not zero.
-        """
-        best = self.effects.abs().topk(min(count, self.effects.shape[1]), -1).indices
-        return [
-            {(("and", "or")[int(self.is_or[c])], int(self.index[c])) for c in row if x[c] != 0}
-            for row, x in zip(best, self.effects, strict=True)
-        ]
-
-    def __getattr__(self, name: str) -> Any:
-        """Say of what only `Interactions` have what there is instead."""
-        if name not in {*dir(Interactions), "and_", "or_"} or name.startswith("__"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        n = vars(self).get("n", 0)
-        few = f"; up to {EXACT_LAST} variables dense() gives such" if n <= EXACT_LAST else ""
-        raise AttributeError(
-            f"interactions of sampled states have no {name!r}, for which effects of all 2^n sets "
-            f"are needed; those they have are in to_frame() and strongest(){few}"
-        )
-
-    def to_frame(self, names: Any = None) -> pd.DataFrame:
-        """Return the nonzero interactions as a tidy table, largest first within a sample.
-
-        Args:
-            names: of the variables, in place of those that are known; as for the class.
+    def to_frame(self) -> pd.DataFrame:
+        """Return the nonzero interactions as a tidy table, strongest first within a sample.
 
         Returns:
             Columns sample, type ("and" or "or"), members (names or numbers joined by commas),
             order, effect (log odds), index.
         """
-        if names is not None:
-            return dataclasses.replace(self, names=names).to_frame()
-        effects = self.effects.cpu().numpy()
-        sample, at = np.nonzero(effects)
-        index, kind = self.index.cpu().numpy()[at], self.is_or.cpu().numpy()[at]
-        names = np.broadcast_to(range(self.n) if self.names is None else self.names,
-                                (len(self), self.n))  # fmt: skip
+        sample, place = self.effects.numpy().nonzero()
+        index, is_or = self.index.numpy()[place], self.is_or.numpy()[place]
+        names = np.broadcast_to(
+            range(self.n) if self.names is None else self.names, (len(self), self.n)
+        )
         frame = pd.DataFrame({
             "sample": sample,
-            "type": np.where(kind, "or", "and"),
+            "type": np.where(is_or, "or", "and"),
             "members": [
                 ", ".join(str(names[s][i]) for i in range(self.n) if t >> i & 1)
                 for s, t in zip(sample, index.tolist(), strict=True)
             ],
-            "order": self.order.cpu().numpy()[at],
-            "effect": effects[sample, at],
+            "order": self.order.numpy()[place],
+            "effect": self.effects.numpy()[sample, place],
             "index": index,
         })  # fmt: skip
-        ranked = frame.assign(size=frame["effect"].abs())
-        ranked = ranked.sort_values(["sample", "size"], ascending=[True, False], kind="stable")
-        return ranked.drop(columns="size").reset_index(drop=True)
+        strongest = np.lexsort((-frame["effect"].abs(), frame["sample"]))
+        return frame.iloc[strongest].reset_index(drop=True)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write to a safetensors file; nothing half-written is ever left behind."""
-        tensors = {k: getattr(self, k).cpu().contiguous() for k in PARTS}
+        """Write to a safetensors file; a reader never sees half of it."""
+        tensors = {k: getattr(self, k).contiguous() for k in PARTS}
         names = None if self.names is None else self.names.tolist()
-        said = {"n": self.n, "names": names, "about": dict(self.about)}
+        about = json.dumps({"n": self.n, "names": names})
         with atomic(path) as temporary:
-            save_file(tensors, temporary, {"format": FORMAT, "said": json.dumps(said)})
+            save_file(tensors, temporary, {"format": FORMAT, "about": about})
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "SampledInteractions":
-        """Read what `save` wrote.
+        """Return the interactions that `save` wrote.
 
         Raises:
-            ValueError: if the file is damaged, or holds something else.
+            ValueError: if the file holds something else.
         """
         try:
-            with safe_open(path, framework="pt") as file:
-                said = file.metadata() or {}
-                if said.get("format") == FORMAT:
+            with safe_open(path, "pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("format") == FORMAT:
                     tensors = {k: file.get_tensor(k) for k in PARTS}
-                    return cls(**tensors, **json.loads(said["said"]))
+                    return cls(**tensors, **json.loads(metadata["about"]))
         except SafetensorError as error:
-            raise ValueError(f"{path} is damaged ({error}); save the interactions again") from None
-        raise ValueError(f"{path} holds no interactions of sampled states, as save writes them")
+            raise ValueError(f"{path} is not a safetensors file ({error})") from error
+        raise ValueError(f"{path} is not a file that SampledInteractions.save wrote")
 
     def dense(self) -> Interactions:
-        """Return the same effects as `Interactions` of all 2**n sets, for whatever takes those.
+        """Return the same effects as `Interactions` over all 2**n sets.
 
         Raises:
-            ValueError: for more variables than these hold.
+            ValueError: for more than 16 variables.
         """
         if self.n > EXACT_LAST:
-            raise ValueError(f"n = {self.n}: 2^{self.n} effects are not held; use to_frame()")
-        parts = self.effects.new_zeros(2, len(self), 2**self.n)
+            raise ValueError(f"n is {self.n}; expected at most {EXACT_LAST}, or use to_frame()")
+        both = self.effects.new_zeros(2, len(self), 2**self.n)
         for kind in (0, 1):
-            of = self.is_or == bool(kind)
-            parts[kind, :, self.index[of]] = self.effects[:, of]
-        return Interactions(*parts, self.bias, self.objective, self.gap, self.full, self.names,
-                            self.about)  # fmt: skip
+            chosen = self.is_or == bool(kind)
+            both[kind, :, self.index[chosen]] = self.effects[:, chosen]
+        return Interactions(*both, self.bias, self.objective, self.gap, self.full, self.names)
 
 
-@refusal
-def _refuse_states(v: Tensor, states: Tensor, n: int) -> None:
-    if len(wrong := states[(states < 0) | (states >= 2**n)]):
-        raise ValueError(f"state {int(wrong[0])} is none of {n} variables: 0 to {2**n - 1}")
-    kinds, counts = states.unique(return_counts=True)
-    if len(twice := kinds[counts > 1]):
-        raise ValueError(f"state {int(twice[0])} is there twice; give each state once")
-    if len(wrong := (~v.isfinite()).nonzero()):
-        sample, place = wrong[0].tolist()
+def draw_states(n: int, count: int, seed: int = 0) -> Int[Tensor, " count"]:
+    """Draw different masked states at random, all with the same probability.
+
+    The fully masked and the unmasked state are the first two. A larger count only adds states.
+
+    Args:
+        n: variables, 1 to 62.
+        count: states, 2 to 2**n.
+        seed: of the draw.
+
+    Example:
+        >>> draw_states(20, 4).tolist()[:2]
+        [0, 1048575]
+    """
+    if not 1 <= n <= MAX_VARIABLES or not 2 <= count <= 2**n:
         raise ValueError(
-            f"v of sample {sample} on state {int(states[place])} is {float(v[sample, place])}; "
-            "look for such numbers in the network's outputs"
+            f"n is {n} and count {count}; expected 1 <= n <= {MAX_VARIABLES}, and 2 to 2**n states"
         )
-
-
-@refusal
-def _warn_of_dead(v: Tensor) -> None:
-    warn_dead(v[:, :2], stacklevel=4)
+    generator, drawn = np.random.default_rng(seed), {0: None, 2**n - 1: None}
+    if n <= EXACT_LAST:
+        drawn |= dict.fromkeys(generator.permutation(2**n).tolist())
+    while len(drawn) < count:
+        drawn |= dict.fromkeys(generator.integers(2**n, size=2 * count).tolist())
+    return torch.tensor([*drawn][:count])
 
 
 def sparsify_sampled(
@@ -254,197 +232,203 @@ def sparsify_sampled(
     noise: float = 0.02,
     tol: float = 1e-3,
     max_order: int | None = None,
-    max_iter: int = 100,
-    progress: bool = False,
+    few: bool = False,
 ) -> SampledInteractions:
-    """Return the sparsest AND and OR effects of few variables that explain v on some states.
+    """Return the sparsest AND and OR effects that explain v on some states.
 
     Args:
         v: outputs on these states.
-        states: different masked states, the first the fully masked and the second the unmasked
-            one, as `draw_states` gives them.
+        states: different masked states, first the fully masked and second the unmasked one, as
+            `draw_states` returns them.
         n: variables, 1 to 62.
-        held_out: how many of the last states the model does not see; it is judged by them.
-        noise: kappa, share of abs(v[N] - v[0]) by which the model may miss v.
-        tol: relative gap to reach.
-        max_order: most variables of an interaction; see `candidates`.
-        max_iter: steps after which to stop. The gap says how far it came.
-        progress: show a bar.
+        held_out: number of states at the end that the model does not see, to judge it.
+        noise: kappa, the share of abs(v[N] - v[0]) by which d may differ from v.
+        tol: relative gap to keep when effects are set to zero.
+        max_order: largest order of the first candidates; by default as many as give 2,000
+            candidates, up to four. Larger sets enter if they make the model sparser.
+        few: return a model with few effects, for reading; see `sparsify`.
 
     Raises:
         ValueError: for arguments that do not fit together.
-        MemoryError: where the columns of all candidates do not fit.
+
+    Warns:
+        UnexplainedWarning: if the held-out error is larger than the noise allows.
+        DeadOutputWarning: if v[N] = v[0] for some samples.
 
     Example:
-        >>> from symgen.split.design import draw_states
         >>> states = draw_states(20, 200)
         >>> v = 3.0 * ((states & 7) == 7) - 1.0 * ((states & 24) != 0)
-        >>> found = sparsify_sampled(v[None], states, 20, noise=0.01, max_order=3).strongest(2)
-        >>> sorted(found[0])
-        [('and', 7), ('or', 24)]
+        >>> sparsify_sampled(v[None], states, 20, noise=0.01).to_frame()[["type", "members"]].values
+        array([['and', '0, 1, 2'],
+               ['or', '3, 4']], dtype=object)
     """
-    v, states = torch.as_tensor(v).detach().double(), torch.as_tensor(states)
-    if v.dim() != 2 or v.shape[1:] != states.shape or states[:2].tolist() != [0, 2**n - 1]:
+    check_options(noise, tol, 1)
+    v, states = torch.as_tensor(v).detach().cpu().double(), torch.as_tensor(states).cpu()
+    if v.ndim != 2 or v.shape[1:] != states.shape or states[:2].tolist() != [0, 2**n - 1]:
         raise ValueError(
-            f"v is of shape {tuple(v.shape)} and states begin with {states[:2].tolist()}; expected "
-            f"(sample, state) and the states 0 and {2**n - 1} first, as draw_states({n}, ...) gives"
+            f"v has shape {tuple(v.shape)} and states begin with {states[:2].tolist()}; expected "
+            f"(sample, state), and 0 and {2**n - 1} first, as draw_states({n}, ...) returns"
         )
-    _refuse_states(v, states, n)
+    if int(states.min()) < 0 or int(states.max()) >= 2**n or len(states.unique()) < len(states):
+        raise ValueError(f"states must be different numbers from 0 to {2**n - 1}")
     if not (0 <= held_out <= len(states) - 2 and v.isfinite().all()):
-        raise ValueError(f"held_out = {held_out} of {len(states)} states, or v is not finite")
-    if not (0 <= noise < torch.inf and 0 < tol < torch.inf and max_iter >= 1):
-        raise ValueError(f"noise={noise}, tol={tol}, max_iter={max_iter}: expected >= 0, > 0, >= 1")
-    index, is_or = (x.to(v.device) for x in candidates(n, max_order))
-    states, seen = states.to(v.device), len(states) - held_out
-    # The columns, weighted once more, and their squares' sum over rows and columns.
-    needed, free = 8 * seen * (3 * len(index) + 2 * seen), free_memory(v.device)
-    if needed > free:
-        raise MemoryError(
-            f"{len(index):,} candidates on {seen:,} states take {needed / 2**30:,.1f} GiB, "
-            f"{free / 2**30:,.1f} GiB are free; use a lower max_order or fewer states"
+        raise ValueError(
+            f"held_out is {held_out} of {len(states)} states, and {int((~v.isfinite()).sum())} "
+            "values of v are NaN or infinite; expected two more states than held_out, and numbers"
         )
-    _warn_of_dead(v)
-    columns = design(states[1:seen], index, is_or)
-    found = v.new_zeros(len(v), len(index))
-    objective, gap = v.new_zeros(len(v)), v.new_zeros(len(v))
-    for i in tqdm(range(len(v)), desc="sparsify_sampled", disable=not progress, leave=False):
-        w = v[i, 1:seen] - v[i, 0]
-        # The fully masked state, where w is 0, is one of the range.
-        scale = w.max().clamp(min=0) - w.min().clamp(max=0)
-        eps = max(noise * float(w[0].abs() / scale), LEAST_NOISE) if scale > 0 else 0.0
-        # Zero effects explain all there is where nothing leaves the noise bound.
-        if w.abs().max() > eps * scale:
-            x, cost, gap[i] = _sparsest(columns, w / scale, eps, tol, max_iter)
-            found[i], objective[i] = x * scale, cost * scale
-    return SampledInteractions(
-        n, index, is_or, found, v[:, 0].clone(), v[:, 1].clone(), objective, gap,
-        states[seen:], v[:, seen:].clone(),
+    warn_dead(v[:, :2])
+    seen = len(states) - held_out
+    solved = [
+        _solve(x[:seen], states[1:seen].numpy(), n, noise, tol, max_order, few) for x in v.numpy()
+    ]
+    keys = np.unique(np.concatenate([part[0] for part in solved]))
+    effects = np.zeros((len(v), len(keys)))
+    for row, (own, x, _, _) in zip(effects, solved, strict=True):
+        row[np.searchsorted(keys, own)] = x
+    objective, gap = (
+        torch.tensor([part[k] for part in solved], dtype=torch.float64) for k in (2, 3)
+    )
+    result = SampledInteractions(
+        n, torch.from_numpy(keys >> 1), torch.from_numpy(keys & 1 == 1), torch.from_numpy(effects),
+        v[:, 0].clone(), v[:, 1].clone(), objective, gap, states[seen:], v[:, seen:].clone(),
     )  # fmt: skip
+    if held_out:
+        miss = (result.v - result.predict(result.held_out)).square().mean(1).sqrt()
+        allowed = noise * (result.full - result.bias).abs() + 1e-3 * result.v.std(1, correction=0)
+        if (miss > allowed).any():
+            warnings.warn(
+                f"sparsify_sampled: the error on held-out states exceeds the noise for "
+                f"{int((miss > allowed).sum())} of {len(v)} samples; {result.errors.mean():.1%} of "
+                "the variance is unexplained. More states, or few=True, may explain more.",
+                UnexplainedWarning,
+                stacklevel=2,
+            )
+    return result
 
 
-def _sparsest(
-    columns: Tensor, w: Tensor, eps: float, tol: float, max_iter: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return effects, their objective and their gap; what the dual keeps off the support is 0."""
-    # Half of the gap is left for what setting effects to zero costs.
-    whole = _Point(columns, w, eps).followed(tol / 2, max_iter)
-    x, objective, product = whole.best, whole.objective, whole.product[: columns.shape[1]].abs()
-    for margin in MARGINS:
-        support = product > 1 - margin
-        if support.all():
-            continue
-        part = _Point(columns[:, support], w, eps).followed(tol / 2, max_iter)
-        if part.objective - whole.low > tol * part.objective:
-            break
-        x, objective = torch.zeros_like(x), part.objective
-        x[support] = part.best
-    return x, objective, ((objective - whole.low) / objective).clamp(min=0)
+def _solve(
+    v: np.ndarray,
+    states: np.ndarray,
+    n: int,
+    noise: float,
+    tol: float,
+    max_order: int | None,
+    few: bool,
+) -> tuple[np.ndarray, np.ndarray, float, float]:
+    """Return the nonzero effects of one sample with their keys, the objective and its gap.
 
-
-class _Point:
-    """Where Mehrotra's predictor-corrector stands, and the best it has proved so far.
-
-    Complementary pairs are the positive and negative parts of effects (and of what is left
-    unexplained) with 1 -+ A'mu, and the distances of the residual to its two bounds with the two
-    parts of mu. Each step solves one system (A D A' + E) u = r with diagonal D and E.
+    The key of a candidate is twice its set, plus 1 for an OR.
     """
+    w = v[1:] - v[0]
+    scale = max(w.max(), 0) - min(w.min(), 0)
+    eps = max(noise * abs(w[0]) / scale, LEAST_NOISE) if scale else 0.0
+    if abs(w).max() <= eps * scale:
+        return np.zeros(0, np.int64), np.zeros(0), 0.0, 0.0
+    program = _Program(states, w / scale, eps)
+    keys = part = _candidates(n, max_order)
+    for turn in range(ROUNDS + 1):
+        found, mu = program.solved(part)
+        price = np.abs(mu @ program.columns(keys))
+        new = program.growth(n, keys, mu, price)
+        if turn == ROUNDS or (not len(new) and price.max() <= 1 + ENTERS):
+            break
+        part = np.r_[keys[price > STAYS], new]
+        keys = np.r_[keys, new]
+    x = np.zeros(len(keys))
+    by = np.argsort(keys)
+    x[by[np.searchsorted(keys, part, sorter=by)]] = found
+    low = (mu @ program.w - eps * abs(mu).sum()) / max(price.max(), abs(mu).max() / COST, 1.0)
+    objective = program.objective(keys, x)
+    most = max(low / (1 - min(tol, 0.5)), objective)
+    best, kept, cost = x, price > 1 - LEAVES, np.ones(len(x))
+    for _ in range(TURNS if few else 1):
+        if few:
+            small = 1 / (1 + abs(best) / (SMALL * abs(best).max()))
+            cost = 1 + BOOST * tol * objective / (small * abs(best)).sum() * small
+        found, _ = program.solved(keys[kept], cost[kept], corner=few)
+        y = np.zeros_like(x)
+        y[kept] = np.where(abs(found) > 1e-9, found, 0.0)
+        if program.objective(keys, y) <= most:
+            best, kept = y, y != 0
+    objective, used = program.objective(keys, best), best != 0
+    gap = max(0.0, (objective - low) / objective)
+    return keys[used], best[used] * scale, objective * scale, gap
 
-    def __init__(self, columns: Tensor, w: Tensor, eps: float):
-        rows, self.count = columns.shape
-        self.columns, self.w, self.eps = columns, w, eps
-        ones = w.new_ones(2, self.count + rows)
-        self.parts, self.slope = START * ones, ones
-        # Centred from the start: every product is the same.
-        self.room, self.force = eps * ones[:, :rows], START / eps * ones[:, :rows]
-        self.mu, self.product = torch.zeros_like(w), torch.zeros_like(ones[0])
-        self.best, self.objective = w.new_zeros(self.count), w.new_full((), torch.inf)
-        self.low = w.new_zeros(())
 
-    def followed(self, tol: float, max_iter: int) -> "_Point":
-        """Take steps until the gap is reached."""
-        for _ in range(max_iter):
-            self._advance()
-            if self.objective - self.low <= tol * self.objective:
-                break
-        return self
+def _candidates(n: int, max_order: int | None) -> np.ndarray:
+    """Return the keys of the first candidates."""
+    if max_order is None:
+        sizes = np.cumsum([2 * comb(n, k) for k in range(1, HIGHEST + 1)]) - n
+        max_order = max(1, int((sizes <= COLUMNS).sum()))
+    if max_order < 1:
+        raise ValueError(f"max_order is {max_order}; expected a number >= 1, or None")
+    orders = range(1, min(max_order, n) + 1)
+    sets = np.array(
+        [sum(1 << i for i in some) for k in orders for some in combinations(range(n), k)]
+    )
+    # An OR of one variable is an AND of it. The OR of all variables is a constant.
+    every = [] if max_order >= n else [(1 << n) - 1]
+    return np.r_[sets << 1, np.r_[sets[n:], every].astype(np.int64) << 1 | 1]
 
-    def _advance(self) -> None:
-        weight = (self.parts / self.slope).sum(0)
-        slack = 1 / (self.force / self.room).sum(0)
-        matrix = (self.columns * weight[: self.count]) @ self.columns.T
-        matrix.diagonal().add_(slack + weight[self.count :] / COST**2)
-        factor = _factor(matrix)
-        move = self._toward(
-            torch.zeros_like(self.parts), torch.zeros_like(self.room), slack, factor
+
+class _Program:
+    """The linear program of one sample, for any candidates."""
+
+    def __init__(self, states: np.ndarray, w: np.ndarray, eps: float):
+        self.states, self.w, self.eps = states, w, eps
+
+    def columns(self, keys: np.ndarray) -> np.ndarray:
+        return columns(self.states, keys >> 1, keys & 1 == 1)
+
+    def solved(
+        self, keys: np.ndarray, cost: np.ndarray | None = None, corner: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return effects and duals."""
+        matrix, rest = self.columns(keys), np.full(len(self.w), COST)
+        both, costs = (
+            np.hstack([matrix, np.eye(len(rest))]),
+            np.ones(len(keys)) if cost is None else cost,
         )
-        now = (self.parts * self.slope).sum() + (self.room * self.force).sum()
-        share = (self._ahead(move) / now) ** 3
-        centre = share * now / (self.parts.numel() + self.room.numel())
-        target = centre - move[0] * move[1], centre - move[2] * move[3]
-        move = self._toward(*target, slack, factor)
-        far, near = (TO_BOUNDARY * length for length in self._reach(move))
-        self.parts, self.room = self.parts + far * move[0], self.room + far * move[2]
-        self.force, self.mu = self.force + near * move[3], self.mu + near * move[4]
-        # Computed from mu again, so that rounding does not add up.
-        self.product = self._adjoint(self.mu)
-        self.slope = torch.stack([1 - self.product, 1 + self.product]).clamp(min=1e-14)
-        self._certify()
+        low, high = self.w - self.eps, self.w + self.eps
+        x, mu = least_cost(both, low, high, np.r_[costs, rest], corner)
+        return x[: len(keys)], mu
 
-    def _certify(self) -> None:
-        """Keep the effects where they are the best so far, and the lower bound that mu proves."""
-        reach = self.product.abs().max().clamp(min=1)
-        self.low = self.low.maximum((self.mu @ self.w - self.eps * self.mu.abs().sum()) / reach)
-        x = (self.parts[0] - self.parts[1])[: self.count]
-        # What they leave beyond the noise is paid for, so that the objective is exact.
-        excess = ((self.w - self.columns @ x).abs() - self.eps).clamp(min=0)
-        objective = x.abs().sum() + COST * excess.sum()
-        if objective <= self.objective:
-            self.best, self.objective = x, objective
+    def objective(self, keys: np.ndarray, x: np.ndarray) -> float:
+        """Return the sum of absolute effects, and the cost of the part that they do not explain."""
+        rest = abs(self.w - self.columns(keys[x != 0]) @ x[x != 0])
+        return float(abs(x).sum() + COST * (rest - self.eps).clip(min=0).sum())
 
-    def _outputs(self, x: Tensor) -> Tensor:
-        return self.columns @ x[: self.count] + x[self.count :] / COST
-
-    def _adjoint(self, mu: Tensor) -> Tensor:
-        return torch.cat([mu @ self.columns, mu / COST])
-
-    def _toward(
-        self, target: Tensor, bounds: Tensor, slack: Tensor, factor: Tensor
-    ) -> tuple[Tensor, ...]:
-        """Return the step that makes every product equal to its target, to first order."""
-        level = target / self.slope
-        shift = slack * (self.mu - (bounds[0] / self.room[0] - bounds[1] / self.room[1]))
-        residual = (self.room[1] - self.room[0]) / 2
-        rest = self.w - residual - self._outputs(level[0] - level[1]) - shift
-        step = torch.cholesky_solve(rest[:, None], factor)[:, 0]
-        product, bend = self._adjoint(step), slack * step + shift
-        sides, bends = torch.stack([-product, product]), torch.stack([-bend, bend])
-        parts = level - self.parts - self.parts / self.slope * sides
-        force = bounds / self.room - self.force - self.force / self.room * bends
-        return parts, sides, bends, force, step
-
-    def _reach(self, move: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """Return how far primal and dual values can go until one turns zero, at most 1."""
-        primal = torch.minimum(_length(self.parts, move[0]), _length(self.room, move[2]))
-        return primal, torch.minimum(_length(self.slope, move[1]), _length(self.force, move[3]))
-
-    def _ahead(self, move: tuple[Tensor, ...]) -> Tensor:
-        """Return the sum of all products after as long a step as there can be."""
-        far, near = self._reach(move)
-        pairs = (self.parts + far * move[0]) * (self.slope + near * move[1])
-        return pairs.sum() + ((self.room + far * move[2]) * (self.force + near * move[3])).sum()
+    def growth(self, n: int, keys: np.ndarray, mu: np.ndarray, price: np.ndarray) -> np.ndarray:
+        """Return new candidates whose price exceeds 1, each grown from one in use."""
+        seen, new, prices = keys, [keys[:0]], [price[:0]]
+        # Columns that are equal on the sampled states have equal sums of random numbers.
+        random = np.random.default_rng(0).random(len(self.w))
+        sums = (random @ self.columns(keys)).round(9)
+        for _ in range(n):
+            best = keys[_top(price, GROWING)]
+            keys = np.unique(best[:, None] | 2 << np.arange(n))
+            pairs = keys[np.bitwise_count(keys >> 1) == 2]
+            keys = np.setdiff1d(np.r_[keys, pairs | 1], seen)
+            seen = np.union1d(seen, keys)
+            matrix = self.columns(keys)
+            # The states cannot tell equal columns apart: smaller sets go first, and of equally
+            # large ones none is chosen, because any choice would depend on the order of variables.
+            own, first, counts = np.unique(
+                (random @ matrix).round(9), return_index=True, return_counts=True
+            )
+            kept = first[(counts == 1) & ~np.isin(own, sums)]
+            keys, matrix, sums = keys[kept], matrix[:, kept], np.r_[sums, own]
+            if not len(keys):
+                break
+            price = np.abs(mu @ matrix)
+            new.append(keys[price > 1 + ENTERS])
+            prices.append(price[price > 1 + ENTERS])
+            if price.max() <= 1:
+                break
+        new, prices = np.concatenate(new), np.concatenate(prices)
+        return new[_top(prices, ENTERING)]
 
 
-def _factor(matrix: Tensor) -> Tensor:
-    """Return the Cholesky factor, of a matrix that rounding may have made indefinite."""
-    strength, diagonal = 1e-15, matrix.diagonal().clone()
-    factor, failed = torch.linalg.cholesky_ex(matrix)
-    while failed and strength < 1:
-        matrix.diagonal().copy_(diagonal + strength * diagonal.max())
-        factor, failed = torch.linalg.cholesky_ex(matrix)
-        strength *= 100
-    return factor
-
-
-def _length(value: Tensor, step: Tensor) -> Tensor:
-    """Return how much of a step can be taken until a value turns zero, at most 1."""
-    return torch.where(step < 0, -value / step, torch.inf).amin().clamp(max=1)
+def _top(price: np.ndarray, count: int) -> np.ndarray:
+    """Return which prices are among the largest, with all ties, so that no order matters."""
+    return price >= (np.sort(price)[-count] * (1 - 1e-6) if len(price) > count else 0)

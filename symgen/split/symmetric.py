@@ -1,18 +1,19 @@
 r"""Exact and fast solutions of systems that treat all variables alike.
 
-A matrix over the 2**n states that does not change when variables are renumbered falls apart
-into small blocks. Here the variables are split into two halves. The states of a half of k
-variables have an orthonormal basis e(l, p, m): l = 0..k//2 numbers the kinds of symmetry, p the
-copies of a kind, and m = l..k-l is the order of the states on which the vector lives. It starts
-from a vector of order l whose sums over supersets vanish, raised order by order. In the product
-of the two bases, a symmetric matrix connects only vectors that agree in (l, p) of both halves,
-in the same way for every p: for n = 14, 16 blocks of at most 64 x 64 replace a matrix of
-16,384 x 16,384. Weights of states that depend on their order alone stay diagonal.
+A matrix over the 2**n states that does not change under renumbering of the variables splits into
+small blocks. The variables form two halves. The states of a half of k variables have an orthonormal
+basis e(l, p, m): l = 0..k//2 numbers the kinds of symmetry, p the copies of a kind, and m = l..k-l
+is the order of the states on which the vector is nonzero. It starts from a vector of order l whose
+sums over supersets vanish, raised order by order. In the product of the two bases, a symmetric
+matrix connects only vectors that agree in (l, p) of both halves, in the same way for every p. For
+n = 14, 16 blocks of at most 64 x 64 replace a matrix of 16,384 x 16,384. Weights of states that
+depend on their order alone stay diagonal.
 """
 
 import dataclasses
 import functools
 import math
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -45,10 +46,10 @@ def _half(k: int) -> tuple[Tensor, list[tuple[int, int]]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Block:
-    """One pair of kinds: where its coefficients are, its copies, and the matrices within it.
+    """One pair of kinds: the place of its coefficients, its copies, and the matrices within it.
 
-    `split` is the OR matrix after a Moebius transform of the outputs, which turns the AND
-    matrix into the identity.
+    `split` is the OR matrix after a Moebius transform of the outputs, which turns the AND matrix
+    into the identity.
     """
 
     part: slice
@@ -65,24 +66,16 @@ class SymmetricBasis:
     def __init__(self, n: int, device: torch.device | str = "cpu"):
         sizes = n - n // 2, n // 2
         bases, kinds = zip(*(_half(k) for k in sizes), strict=True)
-        subset = [
-            self._within(b, d, zeta(torch.eye(len(b)).double()).T)
-            for b, d in zip(bases, kinds, strict=True)
-        ]
-        inverse = [
-            self._within(b, d, moebius(torch.eye(len(b)).double()).T)
-            for b, d in zip(bases, kinds, strict=True)
-        ]
-        mirror = [
-            self._within(b, d, torch.eye(len(b)).double().flip(0))
-            for b, d in zip(bases, kinds, strict=True)
-        ]
+        subset, inverse, mirror = (
+            [self._within(*half, transform) for half in zip(bases, kinds, strict=True)]
+            for transform in (zeta, moebius, lambda one: one.flip(0))
+        )
         index = torch.arange(2**n).view(2 ** sizes[0], 2 ** sizes[1])
         self.blocks, gather, start = [], [], 0
         for high, (copies, length, at, one) in enumerate(self._ranges(kinds[0])):
             for low, (copies_, length_, at_, one_) in enumerate(self._ranges(kinds[1])):
-                found = index[at, at_].view(copies, length, copies_, length_)
-                gather.append(found.transpose(1, 2).flatten())
+                place = index[at, at_].view(copies, length, copies_, length_)
+                gather.append(place.transpose(1, 2).flatten())
                 below = torch.kron(subset[0][high], subset[1][low])
                 complement = torch.kron(mirror[0][high], mirror[1][low])
                 every = torch.kron(one, one_)
@@ -90,44 +83,36 @@ class SymmetricBasis:
                 meets = torch.outer(every, every) - complement @ below
                 split = torch.kron(inverse[0][high], inverse[1][low]) @ meets
                 order = torch.arange(length)[:, None] + torch.arange(length_) + high + low
-                self.blocks.append(
-                    _Block(
-                        part=slice(start, start + len(gather[-1])),
-                        copies=copies * copies_,
-                        order=order.flatten().to(device),
-                        and_=below.to(device),
-                        or_=meets.to(device),
-                        split=split.to(device),
-                    )
-                )
-                start += len(gather[-1])
+                part = slice(start, start + len(gather[-1]))
+                matrices = (x.to(device) for x in (order.flatten(), below, meets, split))
+                self.blocks.append(_Block(part, copies * copies_, *matrices))
+                start = part.stop
         self.high, self.low = (b.to(device) for b in bases)
         self.gather = torch.cat(gather).to(device)
         self.scatter = self.gather.argsort()
 
     @staticmethod
-    def _ranges(kinds: list[tuple[int, int]]):
+    def _ranges(kinds: list[tuple[int, int]]) -> Iterator[tuple[int, int, slice, Tensor]]:
         """Yield copies, length, columns, and the constant function's coefficients, per kind."""
         start = 0
         for kind, (copies, length) in enumerate(kinds):
             k = length - 1
             ones = [math.sqrt(math.comb(k, m)) if kind == 0 else 0.0 for m in range(length)]
-            yield (
-                copies,
-                length,
-                slice(start, start + copies * length),
-                torch.tensor(ones, dtype=torch.float64),
-            )
-            start += copies * length
+            columns = slice(start, start + copies * length)
+            yield copies, length, columns, torch.tensor(ones, dtype=torch.float64)
+            start = columns.stop
 
     @staticmethod
-    def _within(basis: Tensor, kinds: list[tuple[int, int]], matrix: Tensor) -> list[Tensor]:
-        start, found = 0, []
+    def _within(
+        basis: Tensor, kinds: list[tuple[int, int]], transform: Callable[[Tensor], Tensor]
+    ) -> list[Tensor]:
+        """Return the matrix of a transform within each kind."""
+        matrix, start, parts = transform(torch.eye(len(basis)).double()).T, 0, []
         for copies, length in kinds:
             vectors = basis[:, start : start + length]
-            found.append(vectors.T @ matrix @ vectors)
+            parts.append(vectors.T @ matrix @ vectors)
             start += copies * length
-        return found
+        return parts
 
     def inverse(self, and_: Tensor, or_: Tensor, slack: Tensor | None = None) -> list[Tensor]:
         """Return the blocks of (A W A' + diag(slack))**-1 on the nonempty states.
@@ -137,29 +122,29 @@ class SymmetricBasis:
             slack: diagonal by order, (sample, n + 1). Without it, the system is that of the
                 Moebius transforms of the outputs, which has a far better condition.
         """
-        found = []
+        inverses = []
         for block in self.blocks:
-            left, right = (block.split, None) if slack is None else (block.or_, block.and_)
+            left = block.split if slack is None else block.or_
             matrix = (left * or_[:, None, block.order]) @ left.T
-            if right is None:
+            if slack is None:
                 matrix += torch.diag_embed(and_[:, block.order])
             else:
-                matrix += (right * and_[:, None, block.order]) @ right.T
+                matrix += (block.and_ * and_[:, None, block.order]) @ block.and_.T
                 matrix += torch.diag_embed(slack[:, block.order])
             kept = (block.order > 0).to(matrix.dtype)
             matrix = matrix * kept * kept[:, None] + torch.diag(1 - kept)
-            found.append(torch.cholesky_inverse(torch.linalg.cholesky(matrix)) * kept)
-        return found
+            inverses.append(torch.cholesky_inverse(torch.linalg.cholesky(matrix)) * kept)
+        return inverses
 
     def apply(self, blocks: list[Tensor], values: Tensor) -> Tensor:
         """Return the product of a symmetric matrix, given by its blocks, with (sample, state)."""
         grid = values.view(len(values), len(self.high), len(self.low))
         inside = (self.high.T @ (grid @ self.low)).flatten(1).index_select(1, self.gather)
-        found = torch.empty_like(inside)
+        outside = torch.empty_like(inside)
         for block, matrix in zip(self.blocks, blocks, strict=True):
             part = inside[:, block.part].view(len(values), block.copies, -1)
-            found[:, block.part] = (part @ matrix.mT).flatten(1)
-        grid = found.index_select(1, self.scatter).view_as(grid)
+            outside[:, block.part] = (part @ matrix.mT).flatten(1)
+        grid = outside.index_select(1, self.scatter).view_as(grid)
         return (self.high @ (grid @ self.low.T)).flatten(1)
 
 

@@ -1,0 +1,169 @@
+"""Fewer effects at the same certificate: dust removal, and reweighting within the optimal face."""
+
+from collections.abc import Callable
+
+import highspy
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from symgen.split.program import Program
+
+# An effect is set to zero if its dual product stays this far from its cost. The wider margin, which
+# keeps more effects, goes first: if it fails, the narrower one fails too.
+MARGINS = (0.3, 0.05)
+# Repairs aim at a noise bound smaller by this share of tol, so that they need not be exact.
+INSIDE = 0.5
+REPAIRS = 6
+# Effects below SMALL, as a share of the largest, are small. Those below NARROW are left out later.
+SMALL, NARROW = 1e-3, 1e-5
+BOOST, TURNS = 20.0, 4
+# The first turn stops at this multiple of tol.
+ROUGH = 2.0
+# Up to here, the remaining columns are a small linear program.
+LAST_CORNER = 12
+
+
+def without_dust(
+    program: Program,
+    best: Tensor,
+    low: Tensor,
+    product: Tensor,
+    tol: float,
+    weight: Tensor,
+    slack: Tensor,
+    solve: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Return feasible effects with zeros wherever that keeps the certificate.
+
+    Args:
+        program: scaled programs of the samples.
+        best: feasible effects (sample, 2, state), returned if zeros fail.
+        low: their lower bounds (sample,).
+        product: abs(A'mu) / cost, near 1 on the optimum's support.
+        tol: relative gap to keep; 0 leaves the dust.
+        weight, slack: of the system (A diag(weight) A' + diag(slack)) by which the remaining
+            effects share what the others explained.
+        solve: its solution, or an approximation to it.
+    """
+    objective = program.objective(best)
+    allowed = torch.maximum(tol * objective, objective - low)
+    cleaned, live = best.clone(), torch.ones_like(low, dtype=torch.bool)
+    for margin in MARGINS if tol else ():
+        support = (product > 1 - margin) & program.columns
+        live = live & (support.sum((1, 2)) < program.columns.sum())
+        x = best * support
+        for _ in range(REPAIRS):
+            rest = program.excess(x, 1 - min(INSIDE * tol, 0.1)) * live[:, None]
+            if program.negligible(rest).all():
+                break
+            x = x + program.explained(rest, weight * support, slack, solve)
+        live = (
+            live & program.negligible(program.excess(x)) & (program.objective(x) - low <= allowed)
+        )
+        if not live.any():
+            break
+        cleaned = torch.where(live[:, None, None], x, cleaned)
+    return cleaned
+
+
+def reweighted(
+    program: Program, x: Tensor, low: Tensor, tol: float, minimize: Callable[..., tuple]
+) -> Tensor:
+    """Return feasible effects that are few, and as sparse as the optimum up to tol.
+
+    Small effects get larger costs, and the program is solved again. This is reweighted l1
+    minimization (Candes, Wakin and Boyd 2008, doi:10.1007/s00041-008-9045-x), started at the inner
+    point x. So the result depends neither on the batch nor on the order of variables.
+
+    Args:
+        program: scaled programs of the samples.
+        x: feasible effects, near the optimum.
+        low: their lower bounds (sample,).
+        tol: relative gap to keep, of the sum of absolute effects.
+        minimize: solves a program, given a gap to stop at and a gap to keep when removing dust.
+    """
+    least = program.objective(x)
+    most = torch.maximum(low / (1 - min(tol, 0.5)), least)
+    share = _smallness(x)
+    # With 1 instead of BOOST, the objective could not exceed the optimum by more than tol.
+    extra = BOOST * tol * least / (share * x.abs()).sum((1, 2))
+    weighted = program.weighted(1 + extra[:, None, None] * share)
+    is_small = program.n <= LAST_CORNER
+    y, _ = minimize(weighted, ROUGH * tol if is_small else tol / 3, tol)
+    few = torch.where((program.objective(y) <= most)[:, None, None], y, x)
+    if is_small:
+        for i in range(len(x)):
+            one = program[torch.tensor([i], device=x.device)]
+            few[i] = _corner(one, few[i], y[i], float(extra[i]), float(most[i]), tol)
+    return few
+
+
+def _smallness(x: Tensor) -> Tensor:
+    """Return 1 for zero effects, falling to SMALL for the largest of a sample."""
+    return 1 / (1 + x.abs() / (SMALL * x.abs().amax((-2, -1), keepdim=True)))
+
+
+def _corner(
+    program: Program, few: Tensor, y: Tensor, extra: float, most: float, tol: float
+) -> Tensor:
+    """Return the fewest effects that reweighting reaches among the larger effects of y."""
+    eps = float(program.eps) * (1 - 0.1 * min(tol, 0.1))
+    w, narrow = program.w[0, 1:].cpu().numpy(), NARROW
+    for _ in range(TURNS):
+        kind, members = (y.abs() > narrow * y.abs().max()).nonzero().T.cpu().numpy()
+        matrix = columns(np.arange(1, 2**program.n), members, kind == 1)
+        cost = 1 + extra * _smallness(y).cpu().numpy()[kind, members]
+        x, _ = least_cost(matrix, w - eps, w + eps, cost)
+        z = torch.zeros_like(y)
+        z[kind, members] = torch.from_numpy(x).to(z)
+        if not program.negligible(program.excess(z[None])):
+            narrow /= 100
+        elif float(z.abs().sum()) > most:
+            extra /= 2
+        elif (z != 0).sum() < (few != 0).sum():
+            few = y = z
+        else:
+            break
+    return few
+
+
+def columns(states: np.ndarray, members: np.ndarray, is_or: np.ndarray) -> np.ndarray:
+    """Return A (state, column): 1 if an AND has all its members in a state, or an OR any."""
+    present = states[:, None] & members
+    return np.where(is_or, present != 0, present == members).astype(float)
+
+
+def least_cost(
+    matrix: np.ndarray, low: np.ndarray, high: np.ndarray, cost: np.ndarray, corner: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the x with low <= matrix x <= high of least cost * abs(x), and the duals of the rows.
+
+    If several x are optimal, the result is an inner point of them, so that it does not depend on
+    the order of the columns. With `corner`, a simplex method looks for a single one first.
+    """
+    both = sparse.csc_array(np.hstack([matrix, -matrix]))
+    program = highspy.HighsLp()
+    program.num_row_, program.num_col_ = both.shape
+    program.col_cost_ = np.tile(cost, 2)
+    program.col_lower_ = np.zeros(2 * len(cost))
+    program.col_upper_ = np.full(2 * len(cost), np.inf)
+    program.row_lower_, program.row_upper_ = low, high
+    entries = program.a_matrix_
+    entries.format_ = highspy.MatrixFormat.kColwise
+    entries.start_, entries.index_, entries.value_ = both.indptr, both.indices, both.data
+    for solver in ("simplex", "ipm") if corner else ("ipm",):
+        highs = highspy._core._Highs()  # the class above it prints a banner
+        options = {"output_flag": False, "threads": 1, "solver": solver, "run_crossover": "off"}
+        for name, value in options.items():
+            highs.setOptionValue(name, value)
+        highs.passModel(program)
+        highs.run()
+        solution = highs.getSolution()
+        plus, minus = np.split(np.array(solution.col_value), 2)
+        x, dual = plus - minus, np.array(solution.row_dual)
+        tied = (np.abs(dual @ matrix) > cost * (1 - 1e-7)) & (x == 0)
+        if not tied.any():
+            break
+    return x, dual
