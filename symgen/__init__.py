@@ -6,8 +6,8 @@ imports only rooms below it. All rest on `transforms`, `interactions`, `storage`
 
 import lazy_loader
 
-# Names are imported when first used, so `import symgen` takes no seconds. They stand in __init__.pyi,
-# where type checkers and editors read them too.
+# Names are imported when first used, so `import symgen` takes no seconds. They stand in
+# __init__.pyi, where type checkers and editors read them too.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 __version__ = "0.2.0"

@@ -33,7 +33,7 @@ class Interactions:
     """AND and OR effects of one or many samples: the logical model of Eq. 3.
 
     Index T in 0..2**n - 1 is the set of variables whose bits are set. Entry 0 (the empty set) is
-    always 0. OR effects of single variables are 0 too: they equal AND effects and are counted there.
+    always 0. OR effects of single variables are 0 too: they equal AND effects, which count them.
 
     Attributes:
         and_: AND effects, shape (..., 2**n), in units of v (log odds).
@@ -63,9 +63,9 @@ class Interactions:
     def __post_init__(self) -> None:
         count_variables(self.and_, "and_")
         batch = self.and_.shape[:-1]
-        wrong = {k: tuple(x.shape) for k, x in self.tensors().items() if x.shape[: len(batch)] != batch}
+        shapes = {k: tuple(x.shape) for k, x in self.tensors().items()}
+        wrong = any(shape[: len(batch)] != tuple(batch) for shape in shapes.values())
         if self.or_.shape != self.and_.shape or wrong or self.bias.shape != batch:
-            shapes = {k: tuple(x.shape) for k, x in self.tensors().items()}
             raise ValueError(
                 f"the shapes are {shapes}; expected (..., 2**n) for and_ and or_, and (...) for "
                 "the others"
@@ -224,7 +224,7 @@ class Interactions:
         """Return the variables of index T, ascending."""
         return tuple(i for i in range(self.n) if index >> i & 1)
 
-    def to_frame(self, names: Sequence[str] | Sequence[Sequence[str]] | None = None) -> pd.DataFrame:
+    def to_frame(self, names: Sequence | None = None) -> pd.DataFrame:
         """Return the nonzero interactions as a tidy table, strongest first within a sample.
 
         Args:

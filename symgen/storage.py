@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-#: Raise the number of a kind if code changes its results. Older files of that kind are then ignored.
+#: Raise the number of a kind if code changes its results. Older files are then ignored.
 VERSION = {
     "training": 1,
     "outputs": 1,

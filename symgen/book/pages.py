@@ -107,7 +107,8 @@ def claim_box(rows: pd.DataFrame, about: Any, preset: str, note: str = "") -> st
 def claim_text(rows: pd.DataFrame) -> str:
     """Return the rows of a claim as plain text."""
     lines = (
-        f"{row['setting']}: {row['label']} {effect(row)} ({repeated(row)}) {row['row'] or 'control'}"
+        f"{row['setting']}: {row['label']} {effect(row)} ({repeated(row)}) "
+        f"{row['row'] or 'control'}"
         for _, row in rows.iterrows()
     )
     return "\n".join(lines)
