@@ -187,7 +187,9 @@ def _solve(
     within a long chain of small operations cost more than they give.
     """
     n = count_variables(v)
-    effects, gap = v.new_zeros(len(v), 2, 2**n), v.new_zeros(len(v))
+    # Threads are never in the caller's inference mode, and cannot write to a tensor made there.
+    with torch.inference_mode(False):
+        effects, gap = v.new_zeros(len(v), 2, 2**n), v.new_zeros(len(v))
     threads = torch.get_num_threads()
     working = threads if v.is_cuda or n > THREADS_LAST else min(threads, FEW_WORKERS)
     workers = 1 if v.is_cuda else max(1, min(working, len(v)))
