@@ -104,7 +104,7 @@ def check_typical_row(interactions: Any, model: Any, inputs: Any, rows: Any, lab
         "this is still the mean of all rows.": bias(means["all"]),
         "this is the mean of the first row's own class.": bias(means["own"]),
     }
-    given = interactions if interactions is ... else getattr(interactions, "bias", [np.nan])[0]
+    given = getattr(interactions, "bias", [interactions])[0]
     check(given, bias(means["other"]), mistakes)
 
 
