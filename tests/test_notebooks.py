@@ -96,7 +96,7 @@ def test_presets_name_chapters_and_their_parameters(preset):
 
 def test_stored_quick_pages_are_up_to_date():
     problems = editions.verify(ROOT)
-    stale = problems[problems["edition"] == "quick"]
+    stale = problems[(problems["edition"] == "quick") & (problems["problem"] == "stale")]
     assert stale.empty, f"run: symgen run {' '.join(stale['chapter'])} --store"
 
 
