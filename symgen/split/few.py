@@ -21,8 +21,9 @@ SMALL, NARROW = 1e-3, 1e-5
 BOOST, TURNS = 20.0, 4
 # The first turn stops at this multiple of tol.
 ROUGH = 2.0
-# Up to here, the remaining columns are a small linear program.
-LAST_CORNER = 12
+# With at most so many variables and remaining columns, these are a small linear program. Without
+# noise most outputs need more columns: they have no model with few effects.
+LAST_CORNER, MOST_COLUMNS = 12, 512
 
 
 def without_dust(
@@ -113,6 +114,8 @@ def _corner(
     w, narrow = program.w[0, 1:].cpu().numpy(), NARROW
     for _ in range(TURNS):
         kind, members = (y.abs() > narrow * y.abs().max()).nonzero().T.cpu().numpy()
+        if len(members) > MOST_COLUMNS:
+            break
         matrix = columns(np.arange(1, 2**program.n), members, kind == 1)
         cost = 1 + extra * _smallness(y).cpu().numpy()[kind, members]
         x, _ = least_cost(matrix, w - eps, w + eps, cost)
