@@ -11,6 +11,7 @@ from symgen.masking.hooks import Inputs, evaluating
 from symgen.masking.mask_values import MaskValue, mean_feature, zero_feature
 from symgen.masking.outputs import extract, masked_outputs
 from symgen.masking.variables import draw_patches
+from symgen.split.sampled import UnexplainedWarning
 from symgen.split.sparsify import DeadOutputWarning
 
 
@@ -142,7 +143,8 @@ def test_extract_splits_the_outputs(given):
     few = extract(model, Inputs(x, y), variables, lambda model: value, few=True)
     assert ((few.predict() - v).abs() <= 0.0201 * (v[:, -1] - v[:, 0]).abs()[:, None] + 1e-6).all()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeadOutputWarning)
+        for expected in (DeadOutputWarning, UnexplainedWarning):
+            warnings.simplefilter("ignore", expected)
         sampled = extract(model, Inputs(x, y), draw_patches(4, 9, grid=3), value, 60, held_out=20)
     assert sampled.v.shape == (4, 20) and sampled.n == 9
     wide = masked_outputs(model, x, y, draw_patches(4, 9, grid=3), value)
