@@ -21,9 +21,9 @@ SMALL, NARROW = 1e-3, 1e-5
 BOOST, TURNS = 20.0, 4
 # The first turn stops at this multiple of tol.
 ROUGH = 2.0
-# With at most so many variables and remaining columns, these are a small linear program. Without
-# noise most outputs need more columns: they have no model with few effects.
-LAST_CORNER, MOST_COLUMNS = 12, 512
+# At most so many remaining columns, and numbers in them, make a small linear program. Without noise
+# most outputs need more columns: they have no model with few effects.
+MOST_COLUMNS, MOST_NUMBERS = 512, 2**22
 
 
 def without_dust(
@@ -91,13 +91,11 @@ def reweighted(
     # With 1 instead of BOOST, the objective could not exceed the optimum by more than tol.
     extra = BOOST * tol * least / (share * x.abs()).sum((1, 2))
     weighted = program.weighted(1 + extra[:, None, None] * share)
-    is_small = program.n <= LAST_CORNER
-    y, _ = minimize(weighted, ROUGH * tol if is_small else tol / 3, tol)
+    y, _ = minimize(weighted, ROUGH * tol, tol)
     few = torch.where((program.objective(y) <= most)[:, None, None], y, x)
-    if is_small:
-        for i in range(len(x)):
-            one = program[torch.tensor([i], device=x.device)]
-            few[i] = _corner(one, few[i], y[i], float(extra[i]), float(most[i]), tol)
+    for i in range(len(x)):
+        one = program[torch.tensor([i], device=x.device)]
+        few[i] = _corner(one, few[i], y[i], float(extra[i]), float(most[i]), tol)
     return few
 
 
@@ -114,7 +112,7 @@ def _corner(
     w, narrow = program.w[0, 1:].cpu().numpy(), NARROW
     for _ in range(TURNS):
         kind, members = (y.abs() > narrow * y.abs().max()).nonzero().T.cpu().numpy()
-        if len(members) > MOST_COLUMNS:
+        if len(members) > min(MOST_COLUMNS, MOST_NUMBERS >> program.n):
             break
         matrix = columns(np.arange(1, 2**program.n), members, kind == 1)
         cost = 1 + extra * _smallness(y).cpu().numpy()[kind, members]

@@ -327,29 +327,28 @@ def _solve(
     program = _Program(states, w / scale, eps)
     keys = part = _candidates(n, max_order)
     for turn in range(ROUNDS + 1):
-        found, mu = program.solved(part)
+        x, mu = program.solved(part)
         price = np.abs(mu @ program.columns(keys))
         new = program.growth(n, keys, mu, price)
         if turn == ROUNDS or (not len(new) and price.max() <= 1 + ENTERS):
             break
         part = np.r_[keys[price > STAYS], new]
         keys = np.r_[keys, new]
-    x = np.zeros(len(keys))
-    by = np.argsort(keys)
-    x[by[np.searchsorted(keys, part, sorter=by)]] = found
+    best, by = np.zeros(len(keys)), np.argsort(keys)
+    best[by[np.searchsorted(keys, part, sorter=by)]] = x
     low = (mu @ program.w - eps * abs(mu).sum()) / max(price.max(), abs(mu).max() / COST, 1.0)
-    objective = program.objective(keys, x)
+    objective = program.objective(keys, best)
     most = max(low / (1 - min(tol, 0.5)), objective)
-    best, kept, cost = x, price > 1 - LEAVES, np.ones(len(x))
+    kept, cost = price > 1 - LEAVES, np.ones(len(keys))
     for _ in range(TURNS if few else 1):
         if few:
             small = 1 / (1 + abs(best) / (SMALL * abs(best).max()))
             cost = 1 + BOOST * tol * objective / (small * abs(best)).sum() * small
-        found, _ = program.solved(keys[kept], cost[kept], corner=few)
-        y = np.zeros_like(x)
-        y[kept] = np.where(abs(found) > 1e-9, found, 0.0)
-        if program.objective(keys, y) <= most:
-            best, kept = y, y != 0
+        x, _ = program.solved(keys[kept], cost[kept], corner=few)
+        other = np.zeros_like(best)
+        other[kept] = np.where(abs(x) > 1e-9, x, 0.0)
+        if program.objective(keys, other) <= most:
+            best, kept = other, other != 0
     objective, used = program.objective(keys, best), best != 0
     gap = max(0.0, (objective - low) / objective)
     return keys[used], best[used] * scale, objective * scale, gap

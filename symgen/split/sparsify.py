@@ -237,13 +237,13 @@ def _minimize(program: Program, tol: float, few: bool, max_iter: int) -> tuple[T
     if not len(live):
         return effects, bound
     first: ModuleType = first_order if program.n > DENSE_FIRST else interior_point
-    # The reweighted model needs some room within tol, and starts from an uncleaned model.
-    aim, keep = (tol / 5, 0.0) if few else (tol, tol)
-    effects[live], bound[live] = first.minimize(program[live], aim, max_iter, keep)
+    # The reweighted model needs some room within tol.
+    aim = tol / 5 if few else tol
+    effects[live], bound[live] = first.minimize(program[live], aim, max_iter)
     if DENSE_FIRST < program.n <= DENSE_LAST:
         objective = effects.abs().sum((1, 2))
         for late in (objective - bound > tol * objective).nonzero():
-            effects[late], bound[late] = interior_point.minimize(program[late], aim, max_iter, keep)
+            effects[late], bound[late] = interior_point.minimize(program[late], aim, max_iter)
     if few:
         effects[live] = reweighted(
             program[live], effects[live], bound[live], tol,

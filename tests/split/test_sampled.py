@@ -68,7 +68,9 @@ def test_the_order_of_variables_does_not_matter(few):
                for x, t in ((one, new), (other, other.index))]  # fmt: skip
     assert one.objective.item() == pytest.approx(other.objective.item(), rel=1e-5)
     for key in effects[0].keys() | effects[1].keys():
-        assert effects[0].get(key, 0.0) == pytest.approx(effects[1].get(key, 0.0), abs=1e-6 if few else 1e-2)
+        assert effects[0].get(key, 0.0) == pytest.approx(
+            effects[1].get(key, 0.0), abs=1e-6 if few else 1e-2
+        )
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.1])
