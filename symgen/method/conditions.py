@@ -16,7 +16,8 @@ def strength_above(effects: Float[Tensor, "*batch state"]) -> Float[Tensor, "*ba
     """Return the share of strength at orders above M, for M = 0..n (Condition 1).
 
     Args:
-        effects: AND or OR effects, or the sum of both magnitudes.
+        effects: AND or OR effects, or the sum of both magnitudes. Entry 0 is no interaction, so it
+            does not count.
 
     Returns:
         Shape (..., n + 1): 1 at M = 0 and 0 at M = n; NaN for a sample without effects.
@@ -26,6 +27,7 @@ def strength_above(effects: Float[Tensor, "*batch state"]) -> Float[Tensor, "*ba
         tensor([1.0000, 0.2500, 0.0000])
     """
     strength = effects.abs() @ _by_order(effects)
+    strength[..., 0] = 0
     total = strength.sum(-1, keepdim=True)
     return (1 - strength.cumsum(-1) / total.where(total > 0, torch.nan)).clamp(min=0)
 

@@ -20,7 +20,7 @@ def test_average_output_and_strength_above_are_means_by_order():
     for m in range(5):
         expected = v[:, order == m].mean(1) - v[:, 0]
         torch.testing.assert_close(u[:, m], expected)
-        share = v.abs()[:, order > m].sum(1) / v.abs().sum(1)
+        share = v.abs()[:, order > m].sum(1) / v.abs()[:, 1:].sum(1)
         torch.testing.assert_close(above[:, m], share)
 
 
@@ -80,3 +80,8 @@ def test_an_interval_as_text(values, text):
 
 def test_a_format_applies_to_all_three_numbers():
     assert f"{Interval(1.23456, 1.0, 2.0):+.3f}" == "+1.235 [+1.000, +2.000]"
+
+
+def test_the_empty_set_does_not_count_as_strength():
+    effects = torch.tensor([5.0, 2.0, 1.0, 1.0], dtype=torch.float64)
+    assert conditions.strength_above(effects).tolist() == [1.0, 0.25, 0.0]
