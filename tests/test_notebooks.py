@@ -74,7 +74,7 @@ def test_the_form_of_a_chapter(chapter):
         assert not cell.get("outputs"), "sources hold no outputs"
         if cell.cell_type == "code":
             lines = cell.source.splitlines()
-            assert len(lines) <= 24 and max(map(len, lines), default=0) <= 92, cell.source
+            assert len(lines) <= 26 and max(map(len, lines), default=0) <= 96, cell.source
         else:
             assert not re.search(r"^(```|:::)+\{|\{cite|^\(.*\)=$", cell.source, re.M), cell.source
 
