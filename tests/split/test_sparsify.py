@@ -56,7 +56,7 @@ def test_any_dual_point_proves_a_bound(seed, noise):
     ("noise", "weighted"), [(0.0, False), (0.02, False), (0.5, False), (0.0, True), (0.02, True)]
 )
 def test_both_methods_agree_with_and_without_costs(noise, weighted):
-    program = programs(network_outputs(6, 3), noise)
+    program = programs(network_outputs(7, 3), noise)
     if weighted:
         seed = torch.Generator().manual_seed(0)
         random = torch.rand(program.cost.shape, generator=seed, dtype=torch.float64)
