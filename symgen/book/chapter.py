@@ -2,12 +2,14 @@
 
 import datetime
 import html
+import importlib.util
 import os
 import platform
 import re
 import time
+import timeit
 from collections.abc import Mapping, Sequence
-from importlib import metadata
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +42,9 @@ def timed_batch() -> float:
     """Return the seconds of one fixed batch on this device, to compare machines."""
     layer = torch.nn.Conv2d(16, 16, 3, padding=1, device=device())
     images = torch.ones(64, 16, 32, 32, device=device())
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        with torch.inference_mode():
-            layer(images).sum().item()  # waits for a GPU
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
+    with torch.inference_mode():
+        # `item` waits for a GPU.
+        return min(timeit.repeat(lambda: layer(images).sum().item(), repeat=5, number=1))
 
 
 class Chapter:
@@ -80,7 +78,7 @@ class Chapter:
         book = notebooks.book_above(Path.cwd())
         default = (book or Path.cwd()) / "_build"
         self.folder = Path(os.environ.get("SYMGEN_OUT") or default) / "tables"
-        self._claims: list[pd.DataFrame] = []
+        self._claims: dict[tuple[str, str], pd.DataFrame] = {}
         self._reads: set[str] = set()
         self._started = time.perf_counter()
 
@@ -122,27 +120,25 @@ class Chapter:
         about = pages.claims_of_paper(notebooks.book_folder())
         if name not in about.index:
             raise notebooks.unknown("claim", name, about.index)
-        counts = [len(one.values) for one in contrasts]
         preset = self.parameters.get("preset", "quick")
-        if max(counts, default=0) < 2:
+        if max((len(one.values) for one in contrasts), default=0) < 2:
             sentence = f"Not tested with these parameters: {about.statement[name]}."
             return Shown(sentence, pages.marked("p", name, preset, html.escape(sentence)))
         rows = pd.DataFrame(
             {
-                "claim": name, "setting": setting, "label": one.label, "mean": one.interval.mean,
-                "low": one.interval.low, "high": one.interval.high, "side": one.side,
-                "margin": one.margin, "unit": one.unit, "repetitions": count, "of": unit,
-                "row": one.verdict, "verdict": verdict(contrasts),
+                "claim": name, "setting": setting, "label": one.label, **one.interval._asdict(),
+                "side": one.side, "margin": one.margin, "unit": one.unit,
+                "repetitions": len(one.values), "of": unit, "row": one.verdict,
+                "verdict": verdict(contrasts),
             }
-            for one, count in zip(contrasts, counts, strict=True)
+            for one in contrasts
         )  # fmt: skip
-        again = ((t["claim"][0], t["setting"][0]) == (name, setting) for t in self._claims)
-        self._claims = [t for t, same in zip(self._claims, again, strict=True) if not same]
-        self._claims.append(rows)
-        table = pd.concat(self._claims, ignore_index=True)
+        self._claims[name, setting] = rows
+        table = pd.concat(self._claims.values(), ignore_index=True)
         self.record("claims", table)
         shown = table[table["claim"] == name]
-        return Shown(pages.claim_text(shown), pages.claim_box(shown, about.loc[name], preset))
+        text = shown[["setting", "label", "mean", "low", "high", "row"]].to_string(index=False)
+        return Shown(text, pages.claim_box(shown, about.loc[name], preset))
 
     def results(self, table: str) -> pd.DataFrame:
         """Return a table of all chapters: from the stored editions, and from the run at hand.
@@ -164,12 +160,7 @@ class Chapter:
             **facts: more to record, such as ``trained_on="NVIDIA H100"``.
         """
         place = device()
-        versions = {}
-        for library in LIBRARIES:
-            try:
-                versions[library] = metadata.version(library)
-            except metadata.PackageNotFoundError:
-                continue
+        installed = [name for name in LIBRARIES if importlib.util.find_spec(name)]
         record = {
             "chapter": self.name,
             "preset": self.parameters.get("preset", "quick"),
@@ -180,7 +171,7 @@ class Chapter:
             "seconds": round(time.perf_counter() - self._started + reused, 1),
             "reused": round(reused, 1),
             "batch": round(timed_batch(), 6),
-            "versions": {"python": platform.python_version(), **versions},
+            "versions": {"python": platform.python_version(), **{x: version(x) for x in installed}},
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "reads": sorted(self._reads),
             **{name: str(value) for name, value in facts.items()},

@@ -5,6 +5,7 @@ It works the same under `symgen html` and under `jupyter-book build .`.
 
 import html
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from docutils import nodes
 
 from symgen.book import inert, notebooks, pages
 from symgen.book.scripts import fetch_scripts
+from symgen.book.site import executed_page
 from symgen.storage import fingerprint
 
 CLAIM = re.compile(r'data-claim="(\w+)" data-preset="(\w+)"')
@@ -21,8 +23,7 @@ CLAIM = re.compile(r'data-claim="(\w+)" data-preset="(\w+)"')
 
 def setup(app: Any) -> dict[str, bool]:
     """Register the extension with Sphinx."""
-    # A change of the stored results changes these values, and so every page is read again.
-    app.add_config_value("symgen_book", "", "env")
+    # A change of the stored results changes this value, and so every page is read again.
     app.add_config_value("symgen_results", "", "env")
     app.connect("config-inited", _configure)
     app.connect("source-read", _source)
@@ -33,11 +34,18 @@ def setup(app: Any) -> dict[str, bool]:
     return {"parallel_read_safe": False, "parallel_write_safe": True}
 
 
+def _executed() -> list[Path]:
+    """Return the folders of executed chapters; under `jupyter-book build .` there are none."""
+    return [Path(name) for name in os.environ.get("SYMGEN_PAGES", "").split(os.pathsep) if name]
+
+
 def _configure(app: Any, config: Any) -> None:
-    config.symgen_book = config.symgen_book or str(Path(app.confdir).resolve())
-    book = Path(config.symgen_book)
-    files = sorted((book / "data" / "editions").rglob("*.*"))
+    book = Path(app.srcdir)
+    folders = [book / "data" / "editions", *_executed()]
+    files = sorted(path for folder in folders for path in folder.rglob("*.*"))
     config.symgen_results = fingerprint([(str(p), p.stat().st_mtime_ns) for p in files])
+    if _executed():
+        config.nb_execution_mode = "off"
     config.html_theme_options.update(show_navbar_depth=1, show_toc_level=2)
     # They lie outside of _static, whose scripts the theme loads on every page.
     if site := fetch_scripts(book):
@@ -47,11 +55,13 @@ def _configure(app: Any, config: Any) -> None:
 
 
 def _source(app: Any, page: str, text: list[str]) -> None:
-    book = Path(app.config.symgen_book)
+    book = Path(app.srcdir)
     if not str(app.env.doc2path(page)).endswith(".ipynb"):
         text[0] = pages.fill(text[0], book)
         return
     notebook = nbformat.reads(text[0], as_version=4)
+    if sources := _executed():
+        notebook = executed_page(book, Path(page).name, sources)
     record = notebook.metadata.pop("symgen", {})
     injected = any(notebooks.has_tag(cell, "injected-parameters") for cell in notebook.cells)
     heading = "Figure"
@@ -90,7 +100,7 @@ def _clean(app: Any, document: nodes.document) -> None:
     """Remove everything live from the outputs of notebooks, and add recorded results to claims."""
     if not str(app.env.doc2path(app.env.docname)).endswith(".ipynb"):
         return
-    book = Path(app.config.symgen_book)
+    book = Path(app.srcdir)
     outputs = [n for n in document.findall(nodes.container) if "mime_type" in n]
     for output in outputs:
         if output["mime_type"] not in (*inert.SHOWN, inert.WIDGET_VIEW):

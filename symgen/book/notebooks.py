@@ -232,17 +232,17 @@ def scrub(notebook: nbformat.NotebookNode, book: Path) -> None:
         (tempfile.gettempdir(), "tmp"),
     ]  # fmt: skip
     # Before a path comes no letter of base64, so pictures stay as they are.
-    rules = [(re.compile(rf"(?<![\w+/.]){re.escape(p)}(?![\w-])"), new) for p, new in places]
+    paths = [(rf"(?<![\w+/.]){re.escape(place)}(?![\w-])", new) for place, new in places]
+    rules = [(r"/\S*/ipykernel_\d+/\d+\.py", "cell"), *paths]
 
     def replaced(value: Any) -> Any:
-        if isinstance(value, str):
-            value = re.sub(r"/\S*/ipykernel_\d+/\d+\.py", "cell", value)
-            for pattern, new in rules:
-                value = pattern.sub(new, value)
-            return value
         if isinstance(value, list):
             return [replaced(item) for item in value]
-        return {k: replaced(v) for k, v in value.items()} if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            return {name: replaced(item) for name, item in value.items()}
+        for pattern, new in rules if isinstance(value, str) else []:
+            value = re.sub(pattern, new, value)
+        return value
 
     for cell in code_cells(notebook):
         cell.outputs = nbformat.from_dict(replaced(cell.outputs))

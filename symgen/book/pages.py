@@ -2,6 +2,7 @@
 
 import base64
 import html
+import itertools
 import math
 import re
 import shlex
@@ -42,20 +43,13 @@ def effect(row: Any) -> str:
         >>> effect(row)
         '0.039 [0.025, 0.053] nats'
     """
-    width = 3 * (row["high"] - row["low"])
-    if not width > 0:  # an exact value, or NaN
-        text = digits(float(row["mean"]))
-    else:
-        places = min(max(1 - math.floor(math.log10(width)), 0), 9)
-        text = "{:.{p}f} [{:.{p}f}, {:.{p}f}]".format(
-            row["mean"], row["low"], row["high"], p=places
-        )
+    mean, low, high = row["mean"], row["low"], row["high"]
+    if high > low:
+        places = min(max(1 - math.floor(math.log10(3 * (high - low))), 0), 9)
+        text = f"{mean:.{places}f} [{low:.{places}f}, {high:.{places}f}]"
+    else:  # an exact value, or NaN
+        text = digits(float(mean))
     return f"{text} {row['unit']}".strip()
-
-
-def badge(verdict: str) -> str:
-    """Return a verdict as a colored word."""
-    return f'<span class="verdict {verdict}">{verdict}</span>' if verdict else ""
 
 
 def claims_of_paper(book: Path) -> pd.DataFrame:
@@ -77,10 +71,8 @@ def claimed(row: Any) -> str:
 
 def marked(tag: str, claim: str, preset: str, content: str) -> str:
     """Return an element next to which the site adds the recorded result of a claim."""
-    names = (html.escape(str(name)) for name in (claim, preset))
-    return '<{0} class="claim" data-claim="{1}" data-preset="{2}">{3}</{0}>'.format(
-        tag, *names, content
-    )
+    names = f'data-claim="{html.escape(claim)}" data-preset="{html.escape(str(preset))}"'
+    return f'<{tag} class="claim" {names}>{content}</{tag}>'
 
 
 def claim_rows(rows: pd.DataFrame) -> str:
@@ -88,8 +80,9 @@ def claim_rows(rows: pd.DataFrame) -> str:
     lines = []
     for setting, part in rows.groupby("setting", sort=False):
         title = html.escape(", ".join(filter(None, [str(setting), repeated(part.iloc[0])])))
-        verdict = badge(part["verdict"].iloc[0])
-        lines.append(f'<tr><th colspan="2">{title}</th><td>{verdict}</td></tr>')
+        verdict = part["verdict"].iloc[0]
+        badge = f'<span class="verdict {verdict}">{verdict}</span>' if verdict else ""
+        lines.append(f'<tr><th colspan="2">{title}</th><td>{badge}</td></tr>')
         for _, row in part.iterrows():
             cells = (str(row["label"]), effect(row), claimed(row))
             lines.append("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in cells) + "</tr>")
@@ -102,16 +95,6 @@ def claim_box(rows: pd.DataFrame, about: Any, preset: str, note: str = "") -> st
     paper = html.escape(f"{about['place']}; paper: {about['paper_value']}")
     head = f"<p><b>{html.escape(about['statement'])}</b> <small>({paper})</small></p>"
     return marked("div", rows["claim"].iloc[0], preset, head + claim_rows(rows) + note)
-
-
-def claim_text(rows: pd.DataFrame) -> str:
-    """Return the rows of a claim as plain text."""
-    lines = (
-        f"{row['setting']}: {row['label']} {effect(row)} ({repeated(row)}) "
-        f"{row['row'] or 'control'}"
-        for _, row in rows.iterrows()
-    )
-    return "\n".join(lines)
 
 
 def recorded(book: Path, claim: str, preset: str) -> str:
@@ -179,38 +162,22 @@ class Parts:
         rows = self._of(claim, setting=setting)
         return html.escape(repeated(rows.iloc[0])) if len(rows) else MISSING
 
-    def verdict(self, claim: str, setting: str = "") -> str:
-        """Return the verdict as a badge."""
-        rows = self._of(claim, setting=setting)
-        return badge(rows["verdict"].iloc[0]) if len(rows) else MISSING
-
-    def edition(self, claim: str) -> str:
-        """Return the edition that the recorded result comes from."""
-        rows = self._of(claim)
-        return rows["edition"].iloc[0] if len(rows) else MISSING
-
-    def claim(self, claim: str) -> str:
-        """Return the box of one claim."""
-        rows, about = self._of(claim), self.paper.loc[claim]
-        if rows.empty:
-            statement = f"{html.escape(about['statement'])} ({html.escape(about['place'])})"
-            return f'<div class="claim"><p><b>{statement}</b>: {MISSING[1:-1]}.</p></div>'
-        edition, chapter = rows["edition"].iloc[0], html.escape(rows["chapter"].iloc[0])
-        note = f'<p>Edition {edition}, <a href="{chapter}.html">{chapter}</a>.</p>'
-        return claim_box(rows, about, edition, note)
-
     def claims(self, chapter: str = "") -> str:
         """Return the boxes of all claims, or of one chapter."""
-        chosen = [n for n in self.paper.index if chapter in ("", self.paper.chapter[n])]
-        return "".join(self.claim(name) for name in chosen)
-
-    def table(self, chapter: str, name: str) -> str:
-        """Return a recorded table of the largest edition."""
-        rows = editions.read_tables(self.book, name)
-        rows = rows[rows["chapter"] == chapter]
-        rows = rows[rows["edition"] == rows["edition"].iloc[-1]] if len(rows) else rows
-        own = rows.drop(columns=["edition", "chapter"]).dropna(axis="columns", how="all")
-        return table(own, max_rows=None) if len(rows) else MISSING
+        boxes = []
+        for name, about in self.paper.iterrows():
+            if chapter not in ("", about["chapter"]):
+                continue
+            rows = self._of(name)
+            if rows.empty:
+                words = html.escape(f"{about['statement']} ({about['place']})")
+                box = f'<div class="claim"><p><b>{words}</b>: not measured yet.</p></div>'
+            else:
+                edition, page = rows["edition"].iloc[0], html.escape(rows["chapter"].iloc[0])
+                note = f'<p>Edition {edition}, <a href="{page}.html">{page}</a>.</p>'
+                box = claim_box(rows, about, edition, note)
+            boxes.append(box)
+        return "".join(boxes)
 
     def csv(self, path: str) -> str:
         """Return a CSV file of the book as a table."""
@@ -219,7 +186,7 @@ class Parts:
     def output(self, chapter: str, tag: str) -> str:
         """Return the first output of the cell with a tag, from the largest edition."""
         for copy in editions.largest_copies(self.book, chapter).values():
-            for cell, after in zip(copy.cells, [*copy.cells[1:], None], strict=True):
+            for cell, after in itertools.pairwise([*copy.cells, None]):
                 if not notebooks.has_tag(cell, tag) or cell.cell_type != "code":
                     continue
                 for data in (output.data for output in cell.outputs if "data" in output):
@@ -229,16 +196,14 @@ class Parts:
 
     def runs(self) -> str:
         """Return what each stored page took: edition, time, device, date."""
-        rows = []
-        for name in notebooks.contents(self.book):
-            for edition, copy in editions.largest_copies(self.book, name).items():
-                about = copy.metadata.get("symgen", {})
-                rows.append({
-                    "chapter": name, "edition": edition, "seconds": about.get("seconds", ""),
-                    "of which reused": about.get("reused", ""), "device": about.get("device", ""),
-                    "date": about.get("date", ""),
-                })  # fmt: skip
-        return table(pd.DataFrame(rows), max_rows=None) if rows else MISSING
+        rows = [
+            {**copy.metadata.get("symgen", {}), "chapter": name, "edition": edition}
+            for name in notebooks.contents(self.book)
+            for edition, copy in editions.largest_copies(self.book, name).items()
+        ]
+        shown = ["chapter", "edition", "seconds", "reused", "device", "date"]
+        frame = pd.DataFrame(rows, columns=shown).rename(columns={"reused": "of which reused"})
+        return table(frame, max_rows=None) if rows else MISSING
 
 
 def _shown(data: Mapping[str, Any], words: str) -> str:
@@ -258,7 +223,7 @@ def fill(text: str, book: Path) -> str:
     """Return Markdown with every `<!-- symgen: ... -->` replaced by its part.
 
     Raises:
-        BookError: for an unknown part or claim, or words that do not fit the part.
+        BookError: for an unknown part or claim.
     """
     if not MARK.search(text):
         return text
@@ -268,9 +233,6 @@ def fill(text: str, book: Path) -> str:
         name, *words = shlex.split(match[1])
         if name not in (known := [part for part in vars(Parts) if part[0] != "_"]):
             raise notebooks.unknown("part of a page", name, known)
-        try:
-            return getattr(parts, name)(*words)
-        except TypeError as error:
-            raise notebooks.BookError(f"<!-- symgen: {match[1]} -->: {error}") from None
+        return getattr(parts, name)(*words)
 
     return MARK.sub(made, text)

@@ -106,7 +106,9 @@ def execute(
         except Exception as error:  # a failing cell, a dead kernel and a full disk differ in type
             if getattr(error, "ename", "") == "OutOfTime":
                 return Outcome(chapter, "stopped", path, str(error.evalue))
-            notebooks.write(_with_error(aside / "executed.ipynb", source, error, book), failed)
+            partial = notebooks.read(aside / "executed.ipynb") or source
+            _tidy(partial, book)
+            notebooks.write(partial, failed)
             message = f"failed: {_reason(error)}\n  executed so far: {failed}"
             return Outcome(chapter, "failed", failed, message)
         seconds = round(time.perf_counter() - started, 1)
@@ -126,13 +128,9 @@ def _papermill(book: Path, aside: Path, parameters: Mapping[str, Any]) -> nbform
 
     # A kernel talks over a local port that others on the machine could listen to.
     private = {"transport_encryption": "auto"} if zmq.has("curve") else {}
-    # papermill fills braces in paths.
-    source, target = (
-        str(aside / name).replace("{", "{{").replace("}", "}}")
-        for name in ("source.ipynb", "executed.ipynb")
-    )
     return papermill.execute_notebook(
-        source, target, dict(parameters) or None, cwd=str(book / "chapters"),
+        aside / "source.ipynb", aside / "executed.ipynb", dict(parameters) or None,
+        cwd=str(book / "chapters"),
         kernel_name=KERNEL["name"], language=KERNEL["language"], progress_bar=False,
         iopub_timeout=OUTPUT_SECONDS, config=Config({"KernelManager": private}),
         extra_arguments=["--log-level=CRITICAL"],
@@ -157,21 +155,6 @@ def _tidy(notebook: nbformat.NotebookNode, book: Path) -> None:
         for name in ("papermill", "execution"):
             cell.metadata.pop(name, None)
     notebooks.scrub(notebook, book)
-
-
-def _with_error(
-    partial: Path, source: nbformat.NotebookNode, error: Exception, book: Path
-) -> nbformat.NotebookNode:
-    """Return the notebook as far as it ran, with the error in the last cell that began."""
-    notebook = notebooks.read(partial) or source
-    code = notebooks.code_cells(notebook)
-    if code and not any(o.output_type == "error" for cell in code for o in cell.outputs):
-        begun = [c for c in code if c.metadata.get("papermill", {}).get("start_time")] or code
-        about = {"ename": type(error).__name__, "evalue": str(error)}
-        shown = nbformat.v4.new_output("error", **about, traceback=[": ".join(about.values())])
-        begun[-1].outputs.append(shown)
-    _tidy(notebook, book)
-    return notebook
 
 
 def _reason(error: Exception) -> str:

@@ -10,7 +10,6 @@ from importlib import metadata
 from pathlib import Path
 
 import nbformat
-import yaml
 
 from symgen.book import editions, notebooks
 from symgen.book.notebooks import BookError
@@ -44,39 +43,12 @@ def build(book: Path, edition: str | None = None, folder: Path | None = None) ->
     if edition is None and folder is None:
         folder = book / "_build" / "runs" / "quick"
     first = editions.edition_folder(book, edition) if edition else folder
-    sources = [first, editions.edition_folder(book, "quick")]
     built = book / "_build"
-    stage, work, site = built / "site-source", built / "site-work", built / "html"
-    _stage(book, stage, sources)
-    _sphinx(stage, work)
+    work, site = built / "site-work", built / "html"
+    _sphinx(book, work, [first, editions.edition_folder(book, "quick")])
     shutil.rmtree(site, ignore_errors=True)
     shutil.copytree(work / "_build" / "html", site)
     return site / f"{notebooks.read_yaml(book / '_toc.yml')['root']}.html"
-
-
-def _stage(book: Path, stage: Path, sources: list[Path]) -> None:
-    """Lay out the sources of the site; files that are the same stay untouched for Sphinx."""
-    wanted: dict[Path, bytes] = {}
-    for pattern in ("_toc.yml", "references.bib", "_static/**/*", "chapters/*.md"):
-        for path in book.glob(pattern):
-            if path.is_file():
-                wanted[path.relative_to(book)] = path.read_bytes()
-    for name in notebooks.contents(book):
-        page = nbformat.writes(executed_page(book, name, sources))
-        wanted[Path("chapters", f"{name}.ipynb")] = page.encode()
-    config = notebooks.read_yaml(book / "_config.yml")
-    config.setdefault("execute", {})["execute_notebooks"] = "off"
-    options = config.setdefault("sphinx", {}).setdefault("config", {})
-    options["symgen_book"] = str(book.resolve())
-    wanted[Path("_config.yml")] = yaml.safe_dump(config).encode()
-    for path in [p for p in stage.rglob("*") if p.is_file()]:
-        if path.relative_to(stage) not in wanted:
-            path.unlink()
-    for name, content in wanted.items():
-        path = stage / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or path.read_bytes() != content:
-            path.write_bytes(content)
 
 
 def executed_page(book: Path, name: str, sources: list[Path]) -> nbformat.NotebookNode:
@@ -84,30 +56,23 @@ def executed_page(book: Path, name: str, sources: list[Path]) -> nbformat.Notebo
 
     If its cells have changed since, the page is the executed copy as it ran, and says so.
     """
-    source = notebooks.read_chapter(book, name)
-    page = source
-    for folder in sources:
-        executed = notebooks.read(folder / f"{name}.ipynb")
-        if executed is None:
-            continue
-        about = executed.metadata.get("symgen", {})
-        if editions.is_stale(executed, source):
-            executed.metadata["symgen"] = {**about, "stale": True}
-            page = executed
-            break
-        code = {id(cell): ran for cell, ran in zip(
-            notebooks.code_cells(source), notebooks.code_cells(executed), strict=True)}  # fmt: skip
+    page = source = notebooks.read_chapter(book, name)
+    copies = (notebooks.read(folder / f"{name}.ipynb") for folder in sources)
+    executed = next(filter(None, copies), None)
+    if executed and editions.is_stale(executed, source):
+        page = executed
+        page.metadata["symgen"] = {**page.metadata.get("symgen", {}), "stale": True}
+    elif executed:
+        code = iter(notebooks.code_cells(executed))
         cells = []
         for cell in source.cells:
             cells.append(cell)
-            if id(cell) in code:
-                cell.outputs = code[id(cell)].outputs
-                cell.execution_count = code[id(cell)].execution_count
+            if cell.cell_type == "code":
+                ran = next(code)
+                cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
             if notebooks.has_tag(cell, "parameters"):
                 cells += [c for c in executed.cells if notebooks.has_tag(c, "injected-parameters")]
-        source.cells, source.metadata = cells, executed.metadata
-        page = source
-        break
+        page.cells, page.metadata = cells, executed.metadata
     failed = notebooks.read(sources[0] / f"{name}.failed.ipynb")
     if failed is not None:
         page.cells.insert(1, nbformat.v4.new_markdown_cell(_failure(failed)))
@@ -126,13 +91,14 @@ def _failure(failed: nbformat.NotebookNode) -> str:
     )
 
 
-def _sphinx(stage: Path, work: Path) -> None:
+def _sphinx(book: Path, work: Path, sources: list[Path]) -> None:
     """Run jupyter-book with warnings as errors."""
     command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
-    command += ["build", "-W", "-n", "--keep-going", "--path-output", str(work), str(stage)]
+    command += ["build", "-W", "-n", "--keep-going", "--path-output", str(work), str(book)]
     print("Building the site ...", flush=True)
-    encoding = {**os.environ, "PYTHONUTF8": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=encoding)
+    pages = os.pathsep.join(str(folder.resolve()) for folder in sources)
+    names = {**os.environ, "PYTHONUTF8": "1", "SYMGEN_PAGES": pages}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=names)
     if done.returncode:
         # Sphinx would pass over the faulty pages next time.
         shutil.rmtree(work, ignore_errors=True)

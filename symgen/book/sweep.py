@@ -131,15 +131,12 @@ def join_tables(cells: list[Cell], out: Path, errors: Mapping[str, str]) -> Path
         done = (folder / "done").exists()
         about = {"chapter": cell.chapter, **notebooks.as_text(cell.parameters)}
         about |= {"status": "done" if done else "failed", "error": errors.get(cell.name, "")}
-        tables = sorted((folder / "tables").glob("*.csv")) if done else []
-        for file in tables:
-            frame = pd.read_csv(file)
-            about["table"] = file.name.split(".")[1]
-            clash = {name: f"{name} ({about['table']})" for name in frame if name in about}
-            parts.append(pd.concat([pd.DataFrame([about] * len(frame)),
-                                    frame.rename(columns=clash)], axis=1))  # fmt: skip
-        if not tables:
-            parts.append(pd.DataFrame([{**about, "table": ""}]))
+        files = sorted((folder / "tables").glob("*.csv")) if done else []
+        tables = {file.name.split(".")[1]: pd.read_csv(file) for file in files}
+        for table, frame in (tables or {"": pd.DataFrame(index=[0])}).items():
+            row = pd.DataFrame({**about, "table": table}, index=frame.index)
+            clash = {name: f"{name} ({table})" for name in frame if name in row}
+            parts.append(row.join(frame.rename(columns=clash)))
     with atomic(out / "sweep.csv") as path:
         pd.concat(parts, ignore_index=True).to_csv(path, index=False)
     return out / "sweep.csv"

@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """A small book for the tests: two tiny notebooks, a claim, a stored edition."""
 
 import shutil
@@ -72,10 +71,10 @@ def make_book(folder: Path) -> Path:
     for name, cells in (("00_first", FIRST), ("02_second", SECOND)):
         nbformat.write(notebook(cells), folder / "chapters" / f"{name}.ipynb")
     (folder / "chapters" / "index.md").write_text(
-        '# A book\n\nH rises by <!-- symgen: value power "rise" -->: <!-- symgen: verdict power --> in '
-        "<!-- symgen: count power -->, edition <!-- symgen: edition power -->.\n\n"
+        '# A book\n\nH rises by <!-- symgen: value power "rise" --> in '
+        "<!-- symgen: count power -->.\n\n"
         "<!-- symgen: output 00_first hero -->\n\n<!-- symgen: claims -->\n\n"
-        "<!-- symgen: table 00_first power -->\n\n[start](00_first.ipynb)\n\n<!-- symgen: runs -->\n"
+        "<!-- symgen: csv data/paper/claims.csv -->\n\n[start](00_first.ipynb)\n\n<!-- symgen: runs -->\n"
     )
     (folder / "chapters" / "reference.md").write_text(
         "# Reference\n\n```{bibliography}\n:all:\n```\n"
