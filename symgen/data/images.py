@@ -17,8 +17,6 @@ from symgen.data.splits import Indices, Part, Rows
 
 # Kinds of image files that are read. Other kinds could start a program.
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
-# Pixels. Larger images take gigabytes once they are decoded.
-LARGEST = 2**26
 # Images up to this many pixels per side are held in memory; networks give them a small stem.
 SMALL = 64
 
@@ -34,7 +32,7 @@ def decode(
         draft: a JPEG file is decoded at the nearest size that is at least this large, to save time.
 
     Raises:
-        ValueError: for a file that is damaged, animated, too large, or has more than 8 bits.
+        ValueError: for a file that is damaged, too large, or has more than 8 bits.
     """
     try:
         return _decode(raw, box, draft)
@@ -52,11 +50,6 @@ def _decode(raw: bytes | np.ndarray, box: np.ndarray | None, draft: tuple[int, i
         image = Image.fromarray(raw)
     else:
         image = Image.open(io.BytesIO(raw), formats=FORMATS)
-    if image.width * image.height > LARGEST:
-        raise ValueError(f"{image.width} x {image.height} pixels are more than {LARGEST:,}")
-    # Cameras put a preview into the file as a second picture (MPO).
-    if getattr(image, "is_animated", False) and image.format != "MPO":
-        raise ValueError("it is animated, or holds several pictures")
     if image.mode[0] in "IF":
         raise ValueError(f"its pixels (mode {image.mode}) have more than 8 bits; convert it to 8")
     if draft:

@@ -274,11 +274,3 @@ def planted_answer(verb: str, words: Sequence[str], domain: int = 0) -> str | No
     met = [{i for i, word in enumerate(kind) if word in words} for kind in kinds]
     same = set.intersection(*met)
     return ANSWERS[verb][(same.pop() + domain) % 4] if same else None
-
-
-def planted_reason(verb: str, words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Return the planted interaction of a sentence: "and" or "or", and its words in order."""
-    if verb == "get":
-        return "or", tuple(w for w in words if any(w in synonyms for synonyms in NEEDS))
-    kinds = PEOPLE + PLACES + (SEASONS if verb == "find" else ())
-    return "and", tuple(w for w in words if w in kinds)

@@ -2,14 +2,13 @@
 
 import dataclasses
 import functools
-import itertools
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from symgen.data import planted
 from symgen.data.splits import Rows
@@ -19,9 +18,6 @@ from symgen.storage import cache_folder
 # Names of the split for testing; the first one with labels is taken.
 HELD_OUT = ("test", "validation", "valid", "val", "dev")
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-# Suffix of the files, and the builder of the library `datasets` that reads them.
-FORMATS = {".parquet": "parquet", ".jsonl": "json", ".json": "json"}
-PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm")
 # In a folder that is not divided, every fifth picture of a class is for testing.
 EVERY = 5
 
@@ -111,48 +107,46 @@ def read_files(kind: str, files: list[Path], folder: Path) -> Any:
     """Return a table of the library `datasets`, read from files of one split.
 
     Args:
-        kind: "parquet", "json" or "imagefolder".
+        kind: "parquet" or "json".
         files: to read, in this order.
         folder: that holds them, for messages.
 
     Raises:
         ValueError: if they are damaged, of different columns, or empty.
     """
+    return _loaded(kind, folder, data_files=[str(x) for x in files], split="train")
+
+
+def _loaded(path: str, folder: Path, **options: Any) -> Any:
+    """Return what the library `datasets` reads, without progress bars."""
     import datasets
 
     bars = datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
-        return datasets.load_dataset(
-            kind, data_files=[str(x) for x in files], split="train",
-            cache_dir=str(cache_folder() / "datasets"),
-        )  # fmt: skip
+        return datasets.load_dataset(path, cache_dir=str(cache_folder() / "datasets"), **options)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{folder} holds no data; expected for instance {folder}/train.parquet, train.jsonl, "
+            "or one subfolder of pictures per class"
+        ) from None
     except Exception as error:  # readers raise almost anything for damaged files
         cause = " ".join(str(error.__cause__ or error).split())[:300]
         raise ValueError(
-            f"{files[0].name} in {folder} cannot be read as {kind} ({cause}); compare it with the "
-            "original and copy it again. All files of a split need the same columns"
+            f"the files in {folder} cannot be read ({cause}); compare them with the original and "
+            "copy them again. All files of a data set need the same columns"
         ) from error
     finally:
         if not bars:
             datasets.enable_progress_bars()
 
 
-def _picture_splits(folder: Path) -> dict[str, list[Path]]:
-    """Return the pictures of each split: subfolders train and test, or every fifth for testing."""
-
-    def pictures(place: Path) -> list[Path]:
-        files = [x for x in place.glob("*/*") if x.suffix.lower() in PICTURES]
-        return sorted(x for x in files if not x.parent.name.startswith("."))
-
-    divided = {x: pictures(folder / x) for x in ("train", *HELD_OUT)}
-    if divided["train"]:
-        return {split: files for split, files in divided.items() if files}
-    splits: dict[str, list[Path]] = {"train": [], "test": []}
-    for _, files in itertools.groupby(pictures(folder), key=lambda x: x.parent):
-        for i, file in enumerate(files):
-            splits["test" if i % EVERY == EVERY - 1 else "train"].append(file)
-    return splits if splits["test"] else {}
+def _divided(table: Any) -> dict[str, Any]:
+    """Return two splits of a folder of pictures: every fifth of a class is for testing."""
+    labels = np.array(table["label"])
+    test = pd.Series(labels).groupby(labels).cumcount().to_numpy() % EVERY == EVERY - 1
+    splits = {"train": ~test, "test": test}
+    return {name: table.select(np.flatnonzero(rows)) for name, rows in splits.items()}
 
 
 def open_splits(name: str) -> dict[str, Callable[[], Any]]:
@@ -160,7 +154,8 @@ def open_splits(name: str) -> dict[str, Callable[[], Any]]:
 
     Args:
         name: registered name; id on the hub or under `SYMGEN_DATA`; or path of a folder that holds
-            ``<split>.parquet``, ``<split>.jsonl``, or a subfolder of pictures per class.
+            ``<split>.parquet``, ``<split>.jsonl``, or a subfolder of pictures per class, or else
+            what the library `datasets` reads.
 
     Returns:
         Functions that return `Rows` for sets made here, else a table of the library `datasets`.
@@ -174,25 +169,10 @@ def open_splits(name: str) -> dict[str, Callable[[], Any]]:
         return {split: functools.partial(source.rows, split) for split in ("train", "test")}
     folder = local_folder(name)
     if folder is not None:
-        files: dict[str, list[Path]] = {}
-        for path in sorted([*folder.glob("*.*"), *folder.glob("data/*.parquet")]):
-            # "train.parquet", or shards "train-00000-of-00002.parquet", as on the hub.
-            if path.suffix in FORMATS and path.name != "class_names.json":
-                files.setdefault(path.stem.split("-")[0], []).append(path)
-        if files:
-            return {
-                split: functools.partial(read_files, FORMATS[paths[0].suffix], paths, folder)
-                for split, paths in files.items()
-            }
-        if pictures := _picture_splits(folder):
-            return {
-                split: functools.partial(read_files, "imagefolder", paths, folder)
-                for split, paths in pictures.items()
-            }
-        raise FileNotFoundError(
-            f"{folder} holds no data; expected for instance {folder}/train.parquet, train.jsonl, "
-            "or one subfolder of pictures per class"
-        )
+        found = _loaded(str(folder.resolve()), folder)
+        if [*found] == ["train"] and found["train"].builder_name == "imagefolder":
+            found = _divided(found["train"])
+        return {split: functools.partial(found.__getitem__, split) for split in found}
     if name.startswith((".", "~", "/")):
         raise FileNotFoundError(f'there is no folder "{name}"; give the path of a data set')
     if source.home is not None:
@@ -256,8 +236,7 @@ def _recognised(table: Any, origin: str, name: str) -> Rows:
             f'column "{labels[0]}" of {origin} holds {values.min()} to {values.max()}; expected '
             "class indices from 0, or -1 if unknown"
         )
-    words = _class_names(local_folder(name))
-    classes = [words.get(str(c), str(c)) for c in names or range(int(values.max()) + 1)]
+    classes = [str(c) for c in names or range(int(values.max()) + 1)]
     take = functools.partial(_taken, table, inputs[0], origin)
     boxes = np.array(_column(table, source.box)) if source.box in features else None
     return Rows("image" if images else "text", values, classes, take, boxes)
@@ -284,16 +263,6 @@ def _column(table: Any, name: str, index: Any = None) -> list:
     """Return a column, or some of its rows, as stored: no image is decoded or opened."""
     chosen = table.select_columns(name).with_format("arrow")
     return (chosen if index is None else chosen.select(index))[:][name].to_pylist()
-
-
-def _class_names(folder: Path | None) -> dict[str, str]:
-    """Return readable names of classes from class_names.json, which maps WordNet ids to words."""
-    path = folder and folder / "class_names.json"
-    if not path or not path.is_file():
-        return {}
-    found = json.loads(path.read_text(encoding="utf-8"))
-    # The first of several synonyms is enough for a title.
-    return {k: v.split(",")[0] for k, v in found.items()}
 
 
 def text_columns(table: Any) -> list[str]:

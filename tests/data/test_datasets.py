@@ -209,11 +209,6 @@ def test_real_ids_are_read_from_the_data_folder(mirror, name, classes, size):
     assert again.part("target").fingerprint == data.part("target").fingerprint
 
 
-def test_readable_class_names(mirror):
-    data = load_dataset("zh-plus/tiny-imagenet", train_size=12, test_size=12)
-    assert data.classes == ["tabby", "elephant", "keyboard"]
-
-
 def test_folders_of_pictures(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for i in range(40):
@@ -324,7 +319,7 @@ def test_damaged_and_incomplete_folders(folder):
     write_images(folder, "a/cut")
     file = folder / "a/cut/train.parquet"
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"train\.parquet in .* cannot be read .*copy it again"):
+    with pytest.raises(ValueError, match=r"the files in .*a/cut cannot be read .*copy them again"):
         load_dataset("a/cut")
     write_images(folder, "a/trained", splits=["train"])
     with pytest.raises(ValueError, match=r"no labelled test split.*found train"):
