@@ -29,10 +29,12 @@ from symgen.method.removal import REMOVED, closure
 from symgen.method.statistics import Interval, array, interval
 from symgen.method.training_curves import curves, last, peak, since_t2
 from symgen.method.transfer import (
+    HIGH_ORDERS,
     LOW_ORDERS,
     REST_ORDERS,
     as_list,
     excess,
+    generalization_power,
     mean_order,
     order_spectrum,
     transfer,
@@ -248,6 +250,15 @@ def low_orders(table: pd.DataFrame) -> list[Contrast]:
     rest = control("H above chance: orders 1-2 minus orders from 3 on", above)
     before = control(f"{label}, before training", ahead.iloc[:, 0])
     return [main, before, rest, *_nulls(table)]
+
+
+def pair_low_orders(target: Interactions, baselines: Effects) -> list[Contrast]:
+    """Return the same contrasts per sample, for two networks that are not trained again."""
+    g = transfer(target, baselines)
+    low, high = (generalization_power(target, g, x) for x in (LOW_ORDERS, HIGH_ORDERS))
+    main = Contrast("H of orders 1-2 minus H of orders 6-10, after training", low - high, 1, SHARE)
+    low, rest = (excess(target, baselines, x) for x in (LOW_ORDERS, REST_ORDERS))
+    return [main, control("H above chance: orders 1-2 minus orders from 3 on", low - rest)]
 
 
 def count(table: pd.DataFrame) -> list[Contrast]:

@@ -282,18 +282,21 @@ class Study:
 
     def outputs(
         self, run: TrainingRun | Checkpoints, step: int = -1, part: str = "test",
-        classes: Int[Tensor, " sample"] | None = None,
-    ) -> Float[Tensor, "sample state"]:  # fmt: skip
+        classes: Int[Tensor, " sample"] | None = None, rows: Any = None,
+    ) -> Float[Tensor, "row state"]:  # fmt: skip
         """Return v of a network on all masked states of the samples; stored in the cache.
 
         Args:
             run: a training, such as one of `runs`, or your own `Checkpoints`.
             step: of the checkpoint; -1 is the last.
             part: of the data.
-            classes: whose output v is; by default the true classes.
+            classes: whose output v is, one per drawn sample; by default the true classes.
+            rows: which of the drawn samples, such as a boolean tensor; by default all.
         """
         samples, variables = self.drawn(part)
         target = samples.y if classes is None else classes
+        if rows is not None:
+            samples, target, variables = samples[rows], target[rows], variables[rows]
         text, network = self.data.kind == "text", run.key(step)
         masked = self.data.tokenizer.mask_token_id if text else self._layer
         mean = None if text else [self.data.part(part).fingerprint, MEAN_OVER, MEAN_SEED]
@@ -311,16 +314,18 @@ class Study:
 
     def interactions(
         self, run: TrainingRun | Checkpoints, step: int = -1, part: str = "test",
-        classes: Int[Tensor, " sample"] | None = None, few: bool = False,
+        classes: Int[Tensor, " sample"] | None = None, rows: Any = None, few: bool = False,
     ) -> Interactions:  # fmt: skip
         """Return the interactions of a network on the samples; stored in the cache.
 
         Args:
-            run, step, part, classes: see `outputs`.
+            run, step, part, classes, rows: see `outputs`.
             few: whether to return a model with few effects; see `sparsify`.
         """
-        v = self.outputs(run, step, part, classes)
-        names = getattr(self.drawn(part)[1], "words", ()) or None
+        v = self.outputs(run, step, part, classes, rows)
+        variables = self.drawn(part)[1]
+        variables = variables if rows is None else variables[rows]
+        names = getattr(variables, "words", ()) or None
         return split(v, self.noise, self.tol, few, names)
 
 

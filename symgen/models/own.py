@@ -1,4 +1,4 @@
-"""Checkpoints of the reader's own training, wherever they are kept."""
+"""Networks that are not trained here: checkpoints of the reader, and pretrained ones."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,8 +10,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from symgen.data.splits import Part
 from symgen.device import device
-from symgen.models.registry import load_weights, on_device
+from symgen.models.architectures import Logits
+from symgen.models.loop import recalibrated
+from symgen.models.registry import build_network, identity, load_weights, on_device, untrained
 from symgen.names import unknown
 
 # Columns of the records besides the step; NaN if unknown.
@@ -122,6 +125,36 @@ class Checkpoints:
     def key(self, step: int = -1) -> None:
         """Return None: results are not stored, because your code can change unseen."""
         return None
+
+
+class PretrainedNetwork:
+    """A pretrained image classifier as it was published, with the same members as `Checkpoints`.
+
+    Args:
+        name: id or folder; see `build_network`.
+        untrained_on: for a copy with random weights; its batch norms get the statistics of these
+            samples, since without them its outputs would be constant.
+
+    Attributes:
+        steps: ``[0]``.
+    """
+
+    def __init__(self, name: str, untrained_on: Part | None = None):
+        self.steps = [0]
+        self._network = build_network(name)
+        if untrained_on is not None:
+            inner = self._network.model
+            blank = untrained(type(inner), {"config": inner.config}, seed=0)
+            self._network = recalibrated(Logits(blank), untrained_on, size=128)
+
+    def load(self, step: int = -1) -> nn.Module:
+        """Return the network in eval mode on `symgen.device.device()`."""
+        # This layout halves the time of depthwise convolutions on a CPU.
+        return on_device(self._network.to(memory_format=torch.channels_last), device())
+
+    def key(self, step: int = -1) -> dict[str, str]:
+        """Return the fingerprints of weights and settings."""
+        return identity(self._network.model)
 
 
 def _weights(path: Path) -> dict[str, Tensor]:

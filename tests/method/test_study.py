@@ -78,6 +78,14 @@ def test_outputs_are_those_of_the_target_on_its_own_masked_samples(small_study):
     torch.testing.assert_close(inter.objective, reference.objective, rtol=2e-3, atol=1e-4)
 
 
+def test_some_rows_are_those_of_all_samples(small_study):
+    run, keep = small_study.runs[0], torch.arange(len(small_study.drawn()[0])) % 2 == 0
+    few, other = small_study.interactions(run, rows=keep), 1 - small_study.drawn()[0].y.clamp(max=1)
+    torch.testing.assert_close(few.and_, small_study.interactions(run).and_[keep])
+    v = small_study.outputs(run, classes=other, rows=keep)
+    torch.testing.assert_close(v, small_study.outputs(run, classes=other)[keep])
+
+
 def test_stored_outputs_depend_on_class_part_step_and_masking(small_study):
     run = small_study.runs[0]
     wrong = (small_study.drawn()[0].y + 1) % 10

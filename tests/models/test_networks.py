@@ -9,6 +9,7 @@ from torch import nn
 
 from symgen.data.datasets import load_dataset
 from symgen.data.texts import MASKED, train_tokenizer
+from symgen.models.own import PretrainedNetwork
 from symgen.models.registry import (
     NETWORKS,
     Network,
@@ -251,6 +252,19 @@ def test_pretrained_image_networks(pretrained):
     model.save_pretrained(pretrained / "me/images")
     again = train("me/images", data, augment=False, **QUICK)
     assert again.key() != before
+
+
+def test_pretrained_image_networks_as_they_are(pretrained):
+    data = load_dataset("bentrevett/caltech-ucsd-birds-200-2011", **data_options("me/images"))
+    x, _ = data.part("test").batch(range(3))
+    run = PretrainedNetwork("me/images")
+    with torch.inference_mode():
+        torch.testing.assert_close(run.load()(x), build_network("me/images")(x))
+        blank = PretrainedNetwork("me/images", data.part("test"))
+        logits = blank.load()(x)
+    assert run.key() == PretrainedNetwork("me/images").key() != blank.key()
+    # Batch norms were recalibrated, so the copy tells images apart.
+    assert logits.shape == (3, 5) and logits.std(0).min() > 0.01 * logits.std()
 
 
 @pytest.mark.parametrize(
