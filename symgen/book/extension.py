@@ -4,6 +4,7 @@ It works the same under `symgen html` and under `jupyter-book build .`.
 """
 
 import html
+import itertools
 import json
 import os
 import re
@@ -65,8 +66,10 @@ def _source(app: Any, page: str, text: list[str]) -> None:
     record = notebook.metadata.pop("symgen", {})
     injected = any(notebooks.has_tag(cell, "injected-parameters") for cell in notebook.cells)
     heading = "Figure"
-    for i, cell in enumerate(notebook.cells):
-        after = notebook.cells[i + 1] if i + 1 < len(notebook.cells) else None
+    if record:
+        title, _, rest = notebook.cells[0].source.partition("\n")
+        notebook.cells[0].source = f"{title}\n\n{_made_by(record)}\n\n{rest}"
+    for cell, after in itertools.pairwise([*notebook.cells, None]):
         if cell.cell_type == "code":
             words = pages.caption(after) or heading
             cell.metadata["mystnb"] = {"image": {"alt": words, "classes": "drawn"}}
@@ -74,16 +77,11 @@ def _source(app: Any, page: str, text: list[str]) -> None:
                 cell.metadata["tags"] = [*cell.metadata["tags"], "hide-cell"]
                 words = "Default parameters, and their meaning"
                 cell.metadata["mystnb"] |= {"code_prompt_show": words, "code_prompt_hide": words}
-            continue
-        if cell.cell_type != "markdown":
-            continue
-        heading = next(iter(re.findall(r"^#+ +(.+)$", cell.source, re.M)[-1:]), heading)
-        cell.source = pages.fill(cell.source, book)
-        if pages.caption(cell):
-            cell.source = "{.caption}\n" + cell.source
-        if i == 0 and record:
-            title, _, rest = cell.source.partition("\n")
-            cell.source = f"{title}\n\n{_made_by(record)}\n\n{rest}"
+        elif cell.cell_type == "markdown":
+            heading = next(iter(re.findall(r"^#+ +(.+)$", cell.source, re.M)[-1:]), heading)
+            cell.source = pages.fill(cell.source, book)
+            if pages.caption(cell):
+                cell.source = "{.caption}\n" + cell.source
     text[0] = nbformat.writes(notebook)
 
 

@@ -179,22 +179,21 @@ def run_all(
     yield from Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)(jobs)
 
 
-def expected(book: Path, chapters: Iterable[str], preset: str) -> list[tuple[str, str]]:
-    """Return per chapter what a run with this preset is expected to take, in words.
+def expected(book: Path, chapters: Iterable[str], preset: str) -> Iterator[tuple[str, str]]:
+    """Yield per chapter what a run with this preset is expected to take, in words.
 
     The seconds are those of the stored page, scaled by one batch that is timed on both machines.
     """
     from symgen.book.chapter import timed_batch
 
-    here, rows = timed_batch(), []
+    here = timed_batch()
     for chapter in chapters:
         stored = notebooks.read(editions.edition_folder(book, preset) / f"{chapter}.ipynb")
         about = stored.metadata.get("symgen", {}) if stored else {}
         if not about.get("batch"):
-            rows.append((chapter, "no stored run"))
+            yield chapter, "no stored run"
             continue
-        seconds = (about["seconds"] - about["reused"]) * here / about["batch"]
-        text = f"about {seconds:,.0f} s ({about['seconds']:,.0f} s on {about['device']}"
-        reused = about.get("reused")
-        rows.append((chapter, text + f", {reused:,.0f} s of it reused)" if reused else f"{text})"))
-    return rows
+        seconds, reused = about["seconds"], about["reused"]
+        text = f"{seconds:,.0f} s on {about['device']}"
+        text += f", {reused:,.0f} s of it reused" if reused else ""
+        yield chapter, f"about {(seconds - reused) * here / about['batch']:,.0f} s ({text})"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from symgen.data.images import image_part
 from symgen.data.sources import SOURCES, Source, read_rows
-from symgen.data.splits import Part, add_noise, aliases, choose_classes, deal, part_names
+from symgen.data.splits import Part, add_noise, choose_classes, deal, part_names
 from symgen.data.texts import TextPart, load_tokenizer
 from symgen.names import unknown
 
@@ -180,7 +180,7 @@ def load_dataset(
         >>> {name: len(part) for name, part in data.parts.items()}
         {'target': 100, 'baseline': 100, 'test': 449}
     """
-    names, count = part_names(split)
+    names, count, aliases = part_names(split)
     if not 0 <= label_noise <= 1:
         raise ValueError(f"label_noise={label_noise}: expected a share from 0 to 1")
     if max_length < 3:
@@ -190,12 +190,11 @@ def load_dataset(
     # If classes have no names, the test split may lack the last of them.
     test = dataclasses.replace(test, classes=max(train.classes, test.classes, key=len))
     indices = deal(train, kept, count, train_size, seed, f'training set of "{name}"')
-    test_index = deal(test, kept, 1, test_size, seed, f'test set of "{name}"')[0]
-    everything = [(train, index) for index in indices]
-    if split == "test":
-        baseline = deal(test, kept, 1, train_size, seed, f'test set of "{name}"')[0]
-        everything.append((test, baseline))
-    everything.append((test, test_index))
+    chosen = [(train, index) for index in indices]
+    # With split "test", the baseline is trained on the test samples.
+    for size_of_part in ([train_size] if split == "test" else []) + [test_size]:
+        index = deal(test, kept, 1, size_of_part, seed, f'test set of "{name}"')[0]
+        chosen.append((test, index))
     source = SOURCES.get(name, Source())
     source = dataclasses.replace(
         source, size=size or source.size, statistics=statistics or source.statistics
@@ -205,8 +204,7 @@ def load_dataset(
     remap = np.full(max(kept) + 2, -1)
     remap[kept] = np.arange(len(kept))
     parts = {}
-    for k, (rows, index) in enumerate(everything):
-        key = names[k] if k < len(everything) - 1 else "test"
+    for k, (key, (rows, index)) in enumerate(zip([*names, "test"], chosen, strict=True)):
         labels = torch.from_numpy(remap[rows.labels[index]])
         if rows.kind == "text":
             parts[key] = TextPart(rows.take(index), labels, tokenizer, max_length)
@@ -214,6 +212,5 @@ def load_dataset(
             parts[key] = image_part(rows, index, labels, source)
         if key != "test":
             add_noise(parts[key], label_noise, len(kept), seed, k)
-    for alias, original in aliases(names).items():
-        parts[alias] = parts[original]
+    parts |= {alias: parts[original] for alias, original in aliases.items()}
     return Data(name, train.kind, class_names, parts, tokenizer)

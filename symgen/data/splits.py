@@ -74,25 +74,17 @@ class Part:
         raise NotImplementedError
 
 
-def part_names(split: str) -> tuple[list[str], int]:
-    """Return the names of the trained parts, and how many of them share the training set."""
-    if split == "halves":
-        return ["target", "baseline"], 2
-    if split == "test":
-        return ["target", "baseline"], 1
+def part_names(split: str) -> tuple[list[str], int, dict[str, str]]:
+    """Return the names of the trained parts, how many share the training set, and other names."""
+    if split in ("halves", "test"):
+        return ["target", "baseline"], 2 if split == "halves" else 1, {}
     if split == "thirds":
-        return ["A", "B", "C"], 3
+        return ["A", "B", "C"], 3, {"target": "A", "baseline": "B"}
     kind, _, number = split.partition(":")
     if kind == "parts" and number.isdigit() and int(number) >= 1:
-        return ["target", *(f"baseline{k}" for k in range(1, int(number) + 1))], int(number) + 1
+        baselines = [f"baseline{k}" for k in range(1, int(number) + 1)]
+        return ["target", *baselines], len(baselines) + 1, {"baseline": "baseline1"}
     raise unknown("split", split, SPLITS)
-
-
-def aliases(names: list[str]) -> dict[str, str]:
-    """Return further names of parts, so that "target" and "baseline" always exist."""
-    if names[0] == "A":
-        return {"target": "A", "baseline": "B"}
-    return {} if names[1] == "baseline" else {"baseline": "baseline1"}
 
 
 def choose_classes(
