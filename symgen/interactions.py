@@ -2,27 +2,21 @@
 
 import dataclasses
 import html
-import json
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from symgen.names import unknown
-from symgen.storage import atomic
+from symgen.storage import read_whole, write_tensors
 from symgen.transforms import and_or_outputs, count_variables, interaction_order, moebius
 
-if TYPE_CHECKING:
-    import shapiq
-
-FORMAT = "symgen.interactions.4"
+FORMAT = "symgen.interactions.5"
 SALIENT_SHARE = 0.05
 # Number of interactions that a notebook shows.
 SHOWN = 5
@@ -263,35 +257,6 @@ class Interactions:
         table = rows.to_html(index=False, border=0, float_format="{:+.3f}".format)
         return f"<p>{html.escape(repr(self))}. Strongest effects of the first sample:</p>{table}"
 
-    def to_shapiq(self, kind: str = "and") -> "shapiq.InteractionValues":
-        """Return one sample's AND (Moebius) or OR (Co-Moebius) effects for shapiq.
-
-        An OR effect is shapiq's Co-Moebius value times (-1)**(order + 1).
-
-        Raises:
-            ValueError: for several samples, or another kind.
-        """
-        from shapiq import InteractionValues
-
-        if self.and_.ndim != 1 or kind not in ("and", "or"):
-            raise ValueError(
-                f"kind is {kind!r} and the batch {tuple(self.bias.shape)}; expected 'and' or 'or' "
-                "and one sample, such as inter[0]"
-            )
-        values = (self.and_ if kind == "and" else self.or_).cpu().numpy().copy()
-        if kind == "or":
-            values *= (-1.0) ** (self.order.cpu().numpy() + 1)
-        return InteractionValues(
-            values=values,
-            index="Moebius" if kind == "and" else "Co-Moebius",
-            n_players=self.n,
-            min_order=0,
-            max_order=self.n,
-            interaction_lookup={self.members(t): t for t in range(2**self.n)},
-            estimated=False,
-            baseline_value=float(self.bias),
-        )
-
     @classmethod
     def from_moebius(cls, v: Float[Tensor, "*batch state"], share: float = 1.0) -> "Interactions":
         r"""Return the exact model that gives a share of v to AND and the rest to OR (Theorem 1).
@@ -322,28 +287,20 @@ class Interactions:
     def save(self, path: str | os.PathLike) -> None:
         """Write to a safetensors file; a reader never sees half of it."""
         names = None if self.names is None else self.names.tolist()
-        about = {"names": names, "is_relabelled": self.is_relabelled}
-        metadata = {"format": FORMAT, "about": json.dumps(about)}
-        tensors = {k: x.cpu().contiguous() for k, x in self.tensors().items()}
-        with atomic(path) as temporary:
-            save_file(tensors, temporary, metadata=metadata)
+        about = {"format": FORMAT, "names": names, "is_relabelled": self.is_relabelled}
+        write_tensors(path, self.tensors(), about)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Interactions":
         """Return the interactions that `save` wrote.
 
         Raises:
-            ValueError: if the file holds something else.
+            ValueError: if the file is damaged, or holds something else.
         """
-        try:
-            with safe_open(path, "pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise ValueError(f"{path} is not a safetensors file ({error})") from error
-        if metadata.get("format") != FORMAT:
+        tensors, about = read_whole(path)
+        if (found := about.pop("format", None)) != FORMAT:
             raise ValueError(
-                f"{path} has the format {metadata.get('format')}; expected {FORMAT}, a file that "
-                "Interactions.save wrote"
+                f"{path} has the format {found}; expected {FORMAT}, a file that Interactions.save "
+                "wrote"
             )
-        return cls(**tensors, **json.loads(metadata["about"]))
+        return cls(**tensors, **about)

@@ -127,6 +127,23 @@ def write_tensors(
         save_file(tensors, temporary, metadata=about)
 
 
+def read_whole(path: str | os.PathLike) -> tuple[dict[str, torch.Tensor], dict]:
+    """Return the tensors and the description of a file from `write_tensors`.
+
+    Raises:
+        ValueError: if the file is damaged, or was written by something else.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            about = file.metadata() or {}
+            tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{Path(path).name} is damaged ({error})") from error
+    if about.get("checksum") != fingerprint(tensors):
+        raise ValueError(f"{Path(path).name} is damaged (its checksum differs)")
+    return tensors, json.loads(about["info"])
+
+
 def read_tensors(path: str | os.PathLike) -> tuple[dict[str, torch.Tensor], dict] | None:
     """Return the tensors and the description of a file from `write_tensors`.
 
@@ -134,16 +151,11 @@ def read_tensors(path: str | os.PathLike) -> tuple[dict[str, torch.Tensor], dict
         None if there is no file, or if it is damaged. The latter gives a `DamagedFileWarning`.
     """
     try:
-        with safe_open(path, "pt") as file:
-            about = file.metadata() or {}
-            tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
-        if about.get("checksum") != fingerprint(tensors):
-            raise ValueError("its checksum differs")
-        return tensors, json.loads(about["info"])
+        return read_whole(path)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, SafetensorError) as error:
-        message = f"{Path(path).name} is damaged ({error}); its content is computed again"
+    except (OSError, ValueError) as error:
+        message = f"{error}; its content is computed again"
         warnings.warn(message, DamagedFileWarning, stacklevel=3)
         return None
 
