@@ -104,9 +104,15 @@ def check_states(samples: int, n: int) -> None:
         )
 
 
-def fitting(bytes_each: int, device: torch.device) -> int:
-    """Return the largest suitable batch size, a power of two, for states of this size in bytes."""
-    size = min(batch_budget(device) / bytes_each, LARGEST_BATCH.get(device.type, 1024))
+def fitting(bytes_each: int, device: torch.device, most: int | None = None) -> int:
+    """Return the largest suitable batch size, a power of two.
+
+    Args:
+        bytes_each: size of a masked state.
+        device: where the batch runs.
+        most: the largest size allowed; None for what suits the device.
+    """
+    size = min(batch_budget(device) / bytes_each, most or LARGEST_BATCH.get(device.type, 1024))
     return 2 ** int(math.log2(max(size, 1)))
 
 

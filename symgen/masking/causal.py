@@ -6,13 +6,12 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
-from symgen.device import Batch, device_of
-from symgen.masking.hooks import ROUNDING, accepts, call, only_logits_at
+from symgen.device import device_of
+from symgen.masking.hooks import ROUNDING, accepts, call
 from symgen.masking.mask_values import MaskValue
 from symgen.masking.prefix_tree import plain_runner, tree_outputs
-from symgen.masking.states import check_finite, log_odds, present_at, run_all
+from symgen.masking.states import run_all
 from symgen.masking.variables import TextVariables
 
 #: v is clipped to this size, beyond which a float32 probability is 0 or 1.
@@ -32,7 +31,7 @@ def causal_outputs(
     prompts: Sequence[Int[Tensor, " _"]],
     targets: Sequence[Sequence[int]],
     variables: TextVariables,
-    mask_value: MaskValue | None,
+    mask_value: MaskValue,
     states: Int[Tensor, " state"] | None,
     batch_size: int | None,
     progress: bool,
@@ -47,7 +46,7 @@ def causal_outputs(
         targets: tokens that follow each prompt. For several tokens, v is the log odds of all,
             one after the other.
         variables: of the prompts.
-        mask_value: None removes the tokens of masked variables, so that the rest moves up.
+        mask_value: of masked variables.
         states: None for all, as a prefix tree.
         batch_size, progress: see `masked_outputs`.
     """
@@ -64,8 +63,6 @@ def causal_outputs(
         if at:  # The prompts are longer than when their variables were made.
             chosen = TextVariables(chosen.groups, chosen.words)
         given = (model, ids, target, chosen)
-        if mask_value is None:
-            return _removed_outputs(*given, states, batch_size or 64, progress)
         if states is None:
             return tree_outputs(*given, mask_value, batch_size, progress)
         return run_all(plain_runner(*given, mask_value), states, batch_size, progress)
@@ -136,43 +133,3 @@ def check_causal(model: nn.Module, ids: Int[Tensor, " position"]) -> None:
             "classifier with logits (sample, class), or a model that continues texts "
             "(AutoModelForCausalLM)"
         )
-
-
-def _removed_outputs(
-    model: nn.Module, prompts: Sequence[Tensor], target: Tensor, variables: TextVariables,
-    states: Tensor | None, batch_size: int, progress: bool,
-) -> Tensor:  # fmt: skip
-    """Return v if the tokens of masked variables are removed and the rest moves up."""
-    where, batch = device_of(model), Batch(batch_size)
-    states = torch.arange(2**variables.n) if states is None else states
-    v = torch.empty(len(prompts), len(states), dtype=torch.float64)
-    with tqdm(total=v.numel(), disable=not progress, leave=False) as bar:
-        for row, ids in enumerate(prompts):
-            owners = variables[row].owners(len(ids))
-            if (owners < variables.n).all():
-                raise ValueError(
-                    f"prompt {row}: with all variables removed nothing is left; leave a word out "
-                    "of the variables, or mask by an embedding"
-                )
-            # Sorted by length, a batch asks for the logits of few positions.
-            order = present_at(owners, states, variables.n)[0].sum(1).argsort(stable=True)
-            done = 0
-            while done < len(states):
-                with batch.halving():
-                    part = order[done : done + batch.size]
-                    keep = present_at(owners, states[part], variables.n)[0]
-                    length = keep.sum(1)
-                    # Kept tokens move to the left; a causal model ignores the tokens after them.
-                    front = (~keep).int().argsort(dim=1, stable=True)[:, : int(length.max())]
-                    ends, end = (length - 1).unique(return_inverse=True)
-                    at_ends = only_logits_at(model, ends.to(where))
-                    given = ids[front].to(where)
-                    output = model(given, **at_ends)
-                    logits = output if isinstance(output, Tensor) else output.logits
-                    end = end if at_ends else length - 1
-                    last = logits[torch.arange(len(part)), end.to(logits.device)]
-                    v[row, part] = log_odds(last, target[row].expand(len(part))).cpu().double()
-                    done += len(part)
-                    bar.update(len(part))
-            check_finite(v[row : row + 1], row, states)
-    return v

@@ -16,6 +16,7 @@ from symgen.names import unknown
 Arguments = Tensor | dict[str, Any]
 CHANNELS_FIRST = (
     nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d,
+    nn.AdaptiveAvgPool2d,
 )  # fmt: skip
 # Largest rounding error of a network's outputs, relative to their size, with a margin.
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -29,40 +30,13 @@ class Inputs(NamedTuple):
         y: classes or next tokens.
 
     Example:
-        >>> Inputs.of([(torch.zeros(4, 3), torch.arange(4))] * 2, count=6).y.tolist()
-        [0, 1, 2, 3, 0, 1]
+        >>> loader = torch.utils.data.DataLoader([(torch.ones(3), 1)] * 9, batch_size=4)
+        >>> Inputs(*next(iter(loader))).y.tolist()
+        [1, 1, 1, 1]
     """
 
     x: Any
     y: Any
-
-    @classmethod
-    def of(cls, batches: Any, count: int) -> "Inputs":
-        """Return the first samples of a `DataLoader`.
-
-        Args:
-            batches: pairs of an input tensor (sample, ...) and labels (sample,).
-            count: number of samples.
-
-        Raises:
-            ValueError: for other batches, or fewer samples than `count`.
-        """
-        xs, ys, size = [], [], 0
-        for batch in batches:
-            if not isinstance(batch, list | tuple) or not (
-                len(batch) == 2 and all(isinstance(x, Tensor) and x.dim() for x in batch)
-            ):
-                raise ValueError(
-                    f"a batch is {type(batch).__name__}; expected a pair of tensors, inputs and "
-                    "labels of several samples: Inputs.of(torch.utils.data.DataLoader(data, 64), "
-                    "count), or Inputs(x, y)"
-                )
-            xs, ys, size = [*xs, batch[0]], [*ys, batch[1]], size + len(batch[0])
-            if size >= count:
-                break
-        if not 1 <= count <= size:
-            raise ValueError(f"count = {count}, but the batches hold {size} samples")
-        return cls(torch.cat(xs)[:count], torch.cat(ys)[:count])
 
 
 def unwrapped(model: Any) -> Any:
@@ -95,6 +69,12 @@ def as_tensor(x: Any) -> Tensor:
     if not isinstance(x, np.ndarray | np.generic):
         return torch.as_tensor(x)
     return torch.from_numpy(np.array(x, dtype=x.dtype.newbyteorder("="), order="C", ndmin=0))
+
+
+def describe(x: Any) -> str:
+    """Return type, dtype and shape of a value for an error message."""
+    shape = f" {x.dtype} of shape {tuple(x.shape)}" if hasattr(x, "dtype") else ""
+    return type(x).__name__ + shape
 
 
 def call(model: Callable[..., Any], inputs: Arguments) -> Any:
@@ -157,74 +137,46 @@ def logits_of(output: Any, rows: int) -> Tensor:
 def repeat(inputs: Arguments, states: int) -> Arguments:
     """Repeat every sample for each of its states, sample by sample."""
     if isinstance(inputs, dict):
-        return {
-            key: repeat(value, states) if isinstance(value, Tensor) and value.dim() else value
-            for key, value in inputs.items()
-        }
-    return inputs.repeat_interleave(states, dim=0)
+        return {k: repeat(x, states) if isinstance(x, Tensor) else x for k, x in inputs.items()}
+    return inputs.repeat_interleave(states, dim=0) if inputs.dim() else inputs
 
 
-def check_layer(model: nn.Module, layer: str) -> str:
-    """Return the name of a layer.
+def feature_maps(model: nn.Module, images: Tensor) -> list[str]:
+    """Return the layers that return (sample, channel, height, width), in order of execution.
 
-    Raises:
-        ValueError: if the network has no such layer.
-    """
-    names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
-    if layer not in names:
-        raise unknown("layer", layer, names)
-    return layer
-
-
-def feature_maps(model: nn.Module, images: Tensor) -> dict[str, bool | None]:
-    """Return the layers with an output of four dimensions, and whether channels come first.
-
-    True: (sample, channel, height, width), of a size that a convolution, pooling or batch
-    normalization takes or returns. False: channels last, as linear layers have them. None:
-    unknown, such as an attention map. Layers are in the order in which they finish.
+    Others are those of four dimensions with channels last, or attention maps. So the sizes count
+    that a convolution, pooling or batch normalization takes or returns, and no linear layer.
 
     Args:
         model: in evaluation mode.
         images: one or more.
     """
-    images, shapes = pair(images), {}
-    sizes, is_first = {images.shape[2:]}, {}
+    shapes: dict[str, torch.Size] = {}
+    first, last = set(), set()
 
     def note(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
+        if isinstance(output, Tensor):  # A layer is masked at its first call.
+            shapes.setdefault(name, output.shape)
         if isinstance(module, (*CHANNELS_FIRST, nn.Linear)):
-            for value in (*arguments, output):
-                if isinstance(value, Tensor) and value.dim() == 4:
-                    # The latest counts if there are as many channels as pixels per side.
-                    is_first[value.shape[1:]] = isinstance(module, CHANNELS_FIRST)
-                    sizes.update([value.shape[2:]] if is_first[value.shape[1:]] else [])
-        if name not in shapes:  # A layer is masked at its first call.
-            shape = output.shape if isinstance(output, Tensor) else torch.Size()
-            shapes[name] = shape, is_first.get(shape[1:])
+            seen = last if isinstance(module, nn.Linear) else first
+            seen.update(x.shape for x in (*arguments, output) if isinstance(x, Tensor))
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
             hooks.enter_context(hooked(module, partial(note, name)))
         call(model, images)
-    return {
-        name: True if first is None and shape[2:] in sizes else first
-        for name, (shape, first) in shapes.items()
-        if len(shape) == 4 and len(images) == shape[0]
-    }
+    maps = {shape for shape in first - last if len(shape) == 4}
+    return [name for name, shape in shapes.items() if shape in maps]
 
 
 def layers_to_mask(model: nn.Module, inputs: Arguments) -> str:
     """Return advice for an error: the layers of a network that can be masked."""
     if not (isinstance(inputs, Tensor) and inputs.is_floating_point() and inputs.dim() == 4):
         return "the word embedding"
-    maps = [name for name, first in feature_maps(model, inputs).items() if first and name]
+    maps = ", ".join(name for name in feature_maps(model, inputs)[:8] if name)
     if not maps:
         return "None: no layer returns (sample, channel, height, width), so mask the images"
-    return f"one that returns (sample, channel, height, width): {', '.join(maps[:8])}"
-
-
-def pair(images: Tensor) -> Tensor:
-    """Return two different samples made of the first one, to see what belongs to a sample."""
-    return torch.cat([images[:1], images[:1].flip(-1) + 1])
+    return f"one that returns (sample, channel, height, width): {maps}"
 
 
 class Cut:
@@ -246,9 +198,13 @@ class Cut:
         """Return the layer's first output, and the inputs."""
         if self.layer is None:
             return inputs, inputs
+        try:
+            module = model.get_submodule(self.layer)
+        except AttributeError:
+            names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
+            raise unknown("layer", self.layer, names) from None
         captured: list[Any] = []
-        hook = partial(_stop, captured)
-        with hooked(model.get_submodule(self.layer), hook), suppress(_Reached):
+        with hooked(module, partial(_stop, captured)), suppress(_Reached):
             call(model, inputs)
         if not captured or not isinstance(captured[0], Tensor):
             given = type(captured[0]).__name__ if captured else "nothing, since it is never called"
@@ -278,47 +234,25 @@ def cut_at(model: nn.Module, layer: str | None, inputs: Tensor) -> Cut:
         inputs: images, on which the ways are compared.
 
     Raises:
-        ValueError: for an unknown layer, or one whose output the network does not use.
+        ValueError: for an unknown layer, or one that does not return one tensor.
     """
     if layer is None:
         return Cut(None)
-    way, quick = Cut(check_layer(model, layer)), Cut(layer, repeated=False)
-    inputs = pair(inputs)
+    way, quick = Cut(layer), Cut(layer, repeated=False)
+    # Two different samples, each masked in two ways, so that any mismatch shows.
+    inputs = torch.cat([inputs[:1], inputs[:1].flip(-1) + 1])
     feature, _ = way.below(model, inputs)
-    plain = logits_of(call(model, inputs), 2)
-    probe = feature.roll(1, -1) + 1
-    # Each of two samples is masked in two ways, so that any mismatch shows.
-    probes = [probe, probe.flip(-1)]
+    probes = [feature.roll(1, -1) + 1, feature.roll(1, -1).flip(-1) + 1]
     expected = torch.stack([way.above(model, each.clone(), inputs, 1) for each in probes], 1)
-    expected = expected.flatten(0, 1)
     tolerance = ROUNDING.get(expected.dtype, 1e-4)
     close = {"rtol": tolerance, "atol": tolerance * float(expected.abs().max())}
-    unmoved = torch.allclose(expected, plain.repeat_interleave(2, 0), **close)
-    if unmoved and not _reaches(way, model, inputs):
-        raise ValueError(
-            f"the network's output does not use layer {layer!r}, so masking it would change "
-            "nothing; choose another layer"
-        )
     try:
         masked = torch.stack(probes, 1).flatten(0, 1)
-        agree = torch.allclose(quick.above(model, masked, inputs, 2), expected, **close)
+        found = quick.above(model, masked, inputs, 2)
+        agree = torch.allclose(found, expected.flatten(0, 1), **close)
     except Exception:  # The network's code may raise anything here; repeating works.
         agree = False
     return quick if agree else way
-
-
-def _reaches(way: Cut, model: nn.Module, inputs: Tensor) -> bool:
-    """Return whether the logits are computed from the layer's output, whatever its values."""
-    feature, _ = way.below(model, inputs)
-    with torch.inference_mode(False), torch.enable_grad():
-        leaf = feature.clone().requires_grad_()
-        try:
-            logits = way.above(model, leaf.clone(), inputs.clone(), 1)
-        except RuntimeError:  # Weights made in inference mode have no gradients to follow.
-            return True
-        return logits.requires_grad and (
-            torch.autograd.grad(logits.sum(), leaf, allow_unused=True)[0] is not None
-        )
 
 
 def replace_once(pending: list[Tensor], module: nn.Module, arguments: Any, output: Any) -> Any:
@@ -349,9 +283,9 @@ def check_value(value: Tensor, feature: Tensor, layer: str | None) -> None:
     """Refuse a mask value that does not fit a layer's output for one sample.
 
     Raises:
-        ValueError: for another shape, or a value that is NaN or infinite.
+        ValueError: for another shape; or if a layer's value is NaN or infinite.
     """
-    if not value.isfinite().all():
+    if layer is not None and not value.isfinite().all():
         raise ValueError(
             "the mask value holds NaN or infinite numbers; look for them in the network's "
             "weights and in the data that the value was computed from"
@@ -367,8 +301,8 @@ def check_value(value: Tensor, feature: Tensor, layer: str | None) -> None:
 
 
 def largest_output(model: nn.Module, inputs: Arguments) -> int:
-    """Return the size of the largest output of a layer in bytes, from one forward pass."""
-    largest = 1
+    """Return the size of the input or of the largest output of a layer, in bytes."""
+    largest = inputs.nbytes if isinstance(inputs, Tensor) else 1
 
     def note(module, arguments, output):
         nonlocal largest

@@ -11,16 +11,15 @@ from torch import Tensor, nn
 from symgen.device import device_of, dtype_of
 from symgen.masking.hooks import (
     Cut,
-    check_layer,
+    describe,
     evaluating,
     feature_maps,
     layers_to_mask,
     unwrapped,
 )
-from symgen.masking.variables import check_texts
 
-# Bytes of a layer's output that are summed at once, in float64.
-FEATURE_BYTES = 2**28
+# Images whose features are summed at once, in float64.
+AT_ONCE = 32
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,7 @@ class MaskValue:
 
 
 def mean_feature(
-    model: nn.Module,
-    images: Tensor | Iterable[Any],
-    layer: str | None = "first_relu",
-    batch_size: int = 256,
+    model: nn.Module, images: Tensor | Iterable[Any], layer: str | None = "first_relu"
 ) -> MaskValue:
     """Return the mean of a layer's output over a data set (App. A.1, images).
 
@@ -51,45 +47,51 @@ def mean_feature(
         model: an image network.
         images: (sample, channel, height, width), or batches of it, as a loader returns them. Of a
             batch that is a tuple, the first entry is used.
-        layer: a layer's name, or "first_relu" (see `find_layer`), or None for the mean input.
-        batch_size: images per forward pass, if `images` is one tensor.
+        layer: a layer's name, or "first_relu" (see `first_relu`), or None for the mean input.
 
     Raises:
         ValueError: without images, or for an unknown layer.
     """
-    model = unwrapped(model)
-    batches = images.split(batch_size) if isinstance(images, Tensor) and len(images) else images
-    count, total = 0, torch.zeros(())
+    model, count, total = unwrapped(model), 0, torch.zeros(())
     with evaluating(model), torch.inference_mode():
-        for batch in batches:
+        for batch in [images] if isinstance(images, Tensor) else images:
             batch = batch[0] if isinstance(batch, tuple | list) else batch
             if not isinstance(batch, Tensor) or batch.dim() < 2 or not batch.is_floating_point():
                 raise ValueError(
-                    f"images are {type(batch).__name__} {tuple(getattr(batch, 'shape', ()))}; "
-                    "expected a floating tensor (sample, channel, height, width), or batches of it"
+                    f"images are {describe(batch)}; expected a floating tensor (sample, channel, "
+                    "height, width), or batches of it"
                 )
-            batch = batch.to(device_of(model), dtype_of(model))
-            if not count:
-                layer = None if layer is None else find_layer(model, layer, batch[:1])
-                way = Cut(layer)
-                at_once = max(1, FEATURE_BYTES // way.below(model, batch[:1])[0].nbytes)
-            for part in batch.split(at_once):
+            for part in batch.split(AT_ONCE):
+                part = part.to(device_of(model), dtype_of(model))
+                if not count:
+                    layer = first_relu(model, part[:1]) if layer == "first_relu" else layer
+                    way = Cut(layer)
                 # Sums in float64 do not depend on how the data set is split.
                 total = total + way.below(model, part)[0].double().sum(0).cpu()
-            count += len(batch)
+                count += len(part)
     if not count:
         raise ValueError("mean_feature got no images; pass one or more")
     return MaskValue(_ordinary(total / count), layer)
 
 
-def zero_feature(model: nn.Module, layer: str | None = "first_relu") -> MaskValue:
-    """Return the value 0 at a layer, or at the input.
+def first_relu(model: nn.Module, images: Tensor) -> str:
+    """Return the name of the first ReLU that returns a feature map.
 
     Args:
-        model: an image network.
-        layer: as for `mean_feature`.
+        model: in evaluation mode.
+        images: one or more.
+
+    Raises:
+        ValueError: if there is none, with the layers that can be masked.
     """
-    return MaskValue(torch.zeros(()), None if layer is None else find_layer(model, layer))
+    for name in feature_maps(model, images):
+        if isinstance(model.get_submodule(name), nn.ReLU | nn.ReLU6 | nn.LeakyReLU):
+            return name
+    raise ValueError(
+        f"{type(model).__name__} calls no ReLU module that returns (sample, channel, height, "
+        "width), and a ReLU called as a function cannot be masked; expected as layer "
+        f"{layers_to_mask(model, images)}"
+    )
 
 
 def token_embedding(model: nn.Module, token_id: int) -> MaskValue:
@@ -122,63 +124,6 @@ def mean_embedding(model: nn.Module) -> MaskValue:
     return MaskValue(_ordinary(torch.stack(parts).sum(0) / len(ids)), layer)
 
 
-def corpus_embedding(model: nn.Module, ids: Iterable[Tensor]) -> MaskValue:
-    """Return the mean word embedding over the tokens of a corpus, weighted by frequency.
-
-    Args:
-        model: a language network.
-        ids: token ids of the texts.
-
-    Raises:
-        ValueError: without tokens.
-    """
-    layer, embedding = word_embedding(model)
-    counts = torch.zeros(embedding.weight.shape[0], dtype=torch.long)
-    for text in ids:
-        counts += torch.as_tensor(text).flatten().bincount(minlength=len(counts))
-    used = counts.nonzero()[:, 0]
-    if not len(used):
-        raise ValueError("corpus_embedding got no tokens; pass the token ids of some texts")
-    with torch.inference_mode():
-        vectors = embedding(used.to(embedding.weight.device)).cpu().double()
-    weights = counts[used, None].double()
-    return MaskValue(_ordinary((vectors * weights).sum(0) / weights.sum()), layer)
-
-
-def find_layer(model: nn.Module, name: str = "first_relu", x: Any = None) -> str:
-    """Return the dotted name of a layer, by default of the first ReLU that returns a feature map.
-
-    Args:
-        model: any network; it runs once to see which ReLU comes first.
-        name: "first_relu", or the dotted name of a layer, which is checked. For language networks
-            "first_relu" is the embedding layer.
-        x: an input to run; needed for networks not made by `build_network`.
-
-    Raises:
-        ValueError: if there is no such layer, with the layers that can be masked.
-    """
-    model = unwrapped(model)
-    if name != "first_relu":
-        return check_layer(model, name)
-    is_image = isinstance(x, Tensor) and x.is_floating_point()
-    if isinstance(_input_embedding(model), nn.Embedding) and not is_image:
-        return word_embedding(model)[0]
-    if x is None:
-        shape = getattr(model, "input_shape", None) or (3, 32, 32)
-        x = torch.zeros(1, *shape, dtype=dtype_of(model), device=device_of(model))
-    with evaluating(model), torch.inference_mode():
-        maps, modules = feature_maps(model, x), dict(model.named_modules())
-        kinds = (nn.ReLU, nn.ReLU6, nn.LeakyReLU)
-        first = next((k for k in maps if isinstance(modules[k], kinds)), None)
-        if first and maps[first]:
-            return first
-        raise ValueError(
-            f"{type(model).__name__} calls no ReLU module that returns (sample, channel, height, "
-            "width), and a ReLU called as a function cannot be masked; expected as layer "
-            f"{layers_to_mask(model, x)}"
-        )
-
-
 def word_embedding(model: nn.Module) -> tuple[str, nn.Module]:
     """Return name and module of a network's word embedding.
 
@@ -188,7 +133,10 @@ def word_embedding(model: nn.Module) -> tuple[str, nn.Module]:
         ValueError: if the network has none.
     """
     model = unwrapped(model)
-    module = _input_embedding(model)
+    try:
+        module = model.get_input_embeddings()
+    except (AttributeError, NotImplementedError):
+        module = None
     for name, candidate in model.named_modules():
         matches = candidate is module or (module is None and isinstance(candidate, nn.Embedding))
         # An embedding of image patches has no weight with one row per word.
@@ -198,13 +146,6 @@ def word_embedding(model: nn.Module) -> tuple[str, nn.Module]:
         f"{type(model).__name__} has no word embedding to mask; give it a method "
         "get_input_embeddings that returns the module which embeds token ids"
     )
-
-
-def _input_embedding(model: nn.Module) -> Any:
-    try:
-        return model.get_input_embeddings()
-    except (AttributeError, NotImplementedError):
-        return None
 
 
 def check_tokens(model: nn.Module, prompts: Sequence[Int[Tensor, " _"]]) -> None:
@@ -239,44 +180,26 @@ def _ordinary(value: Tensor) -> Tensor:
         return torch.empty(value.shape).copy_(value.detach().clone())
 
 
-def word_value(
-    model: nn.Module, tokenizer: Any, masking: str = "mean", texts: Sequence = ()
-) -> MaskValue | None:
-    """Return the mask value of words by name; None if masked words are removed.
+def word_value(model: nn.Module, tokenizer: Any, masking: str = "mean") -> MaskValue:
+    """Return the mask value of words by name.
 
     Args:
         model, tokenizer: of a language network.
-        masking: "mean", the mean embedding over the vocabulary; "corpus", the mean over the tokens
-            of `texts`; the text of one token, such as "_"; or "remove".
-        texts: for "corpus".
+        masking: "mean", the mean embedding over the vocabulary; or the text of one token, such as
+            "_", for the embedding of this token.
 
     Raises:
         ValueError: for a text that is not one token.
     """
-    if masking == "remove":
-        return None
     if masking == "mean":
         return mean_embedding(model)
-    ids = mask_ids(tokenizer, masking, texts)
-    if masking == "corpus":
-        return corpus_embedding(model, map(torch.tensor, ids))
-    return token_embedding(model, ids[0])
-
-
-def mask_ids(tokenizer: Any, masking: str, texts: Sequence) -> list:
-    """Return the token ids that a mask value depends on; see `word_value`."""
-    if masking in ("mean", "remove"):
-        return []
-    if masking == "corpus":
-        check_texts(texts)
-        return tokenizer(list(texts), verbose=False)["input_ids"] if texts else []
     ids = tokenizer(masking, add_special_tokens=False)["input_ids"]
     token = tokenizer.convert_tokens_to_ids(masking)
     if len(ids) != 1 and token not in (None, tokenizer.unk_token_id):
         ids = [token]
     if len(ids) != 1:
         raise ValueError(
-            f"masking={masking!r} is {len(ids)} tokens of this tokenizer; expected 'mean', "
-            "'corpus', 'remove', or the text of one token, such as '_'"
+            f"masking={masking!r} is {len(ids)} tokens of this tokenizer; expected 'mean', or the "
+            "text of one token, such as '_'"
         )
-    return ids
+    return token_embedding(model, ids[0])

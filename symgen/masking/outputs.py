@@ -37,14 +37,14 @@ from torch import Tensor, nn
 from symgen.device import check_states, device, device_of, dtype_of
 from symgen.interactions import Interactions
 from symgen.masking.causal import causal_outputs, check_causal
-from symgen.masking.functions import FunctionRunner
+from symgen.masking.functions import function_runner
 from symgen.masking.hooks import (
     Cut,
     accepts,
     as_tensor,
     call,
-    check_value,
     cut_at,
+    describe,
     evaluating,
     feature_maps,
     layers_to_mask,
@@ -52,14 +52,13 @@ from symgen.masking.hooks import (
     unwrapped,
 )
 from symgen.masking.mask_values import MaskValue, check_tokens, word_embedding
-from symgen.masking.prefix_tree import plain_runner
-from symgen.masking.states import Runner, StateRunner, run_all
+from symgen.masking.states import Runner, run_all
 from symgen.masking.variables import ImageVariables, TextVariables
 from symgen.split.sampled import SampledInteractions, draw_states, sparsify_sampled
 from symgen.split.sparsify import MAX_VARIABLES, sparsify
 
 Variables = ImageVariables | TextVariables | Tensor | np.ndarray
-Value = MaskValue | Tensor | np.ndarray | np.generic | float | Callable[[Any], MaskValue] | None
+Value = MaskValue | Tensor | np.ndarray | np.generic | float | Callable[[Any], MaskValue]
 # Up to this many variables, the split is faster on a GPU.
 GPU_LAST = 12
 # Inputs of text networks that have one entry per token.
@@ -97,7 +96,7 @@ def masked_outputs(
             functions, and modules whose inputs are masked, whole numbers (sample or 1, ...): the
             variable of each input position, -1 for none.
         mask_value: the value of masked variables, and its layer; or a function that makes it for
-            the network. None removes words from a prompt. For variables that are numbers: a number
+            the network. For variables that are numbers: a number
             (also NaN), tensor or array that broadcasts to one sample.
         batch_size: masked states per forward pass; by default as many as suit memory and device.
             It is halved, with a `BatchSizeWarning`, if memory runs out.
@@ -158,7 +157,7 @@ def extract(
     if not hasattr(inputs, "x") or not hasattr(inputs, "y"):
         raise ValueError(
             f"inputs are {type(inputs).__name__}; expected samples with x and y: "
-            "symgen.Inputs(x, y), or symgen.Inputs.of(loader, count)"
+            "symgen.Inputs(x, y)"
         )
     n, count = _count(inputs.x, inputs.y, variables), len(inputs.y)
     if names is not None and np.shape(names) not in ((n,), (count, n)):
@@ -189,53 +188,29 @@ def extract(
     return dataclasses.replace(result, names=names)
 
 
-def masked_logits(
+def state_runner(
     model: nn.Module | Callable[[Any], Any],
     x: Any,
-    variables: Variables,
-    state: int,
-    mask_value: Value,
-) -> Float[Tensor, "sample outcome"]:
-    """Return the logits of each sample in one masked state.
-
-    Args:
-        model, x, variables, mask_value: see `masked_outputs`. A causal language model takes token
-            ids (sample, position), or a mapping with them.
-        state: 0..2^n - 1; variable i is present if bit i is set.
-    """
-    model, samples = unwrapped(model), _samples(x)
-    n = _count(x, range(samples), variables)
-    if not 0 <= state < 2**n:
-        raise ValueError(f"state is {state}; expected 0..{2**n - 1} for n = {n} variables")
-    target = torch.zeros(samples, dtype=torch.long)
-    with evaluating(model), torch.inference_mode():
-        value = mask_value(model) if callable(mask_value) else mask_value
-        prompts = _prompts(model, x, variables, value)
-        if prompts is None:
-            runner = _runner(model, x, target, variables, value)
-        else:
-            runner = plain_runner(model, prompts, target, variables, value)
-        rows = range(samples)
-        logits = torch.cat([runner.logits(i, 1, torch.tensor([state])).cpu() for i in rows])
-    return logits.clone()
-
-
-def state_runner(
-    model: nn.Module,
-    x: Any,
     target: Tensor | np.ndarray | Sequence,
-    variables: ImageVariables | TextVariables,
-    mask_value: MaskValue,
-) -> StateRunner:
+    variables: Variables,
+    mask_value: Value,
+) -> Runner:
     """Return a runner of a classifier on any masked states of its samples, also with gradients.
 
     Args:
-        model: a classifier of images or texts, in evaluation mode.
-        x, target, variables: see `masked_outputs`.
-        mask_value: of masked variables; the runner's `value` can be changed.
+        model: in evaluation mode.
+        x, target, variables, mask_value: see `masked_outputs`.
     """
-    build = _encoder_runner if isinstance(variables, TextVariables) else _image_runner
-    return build(unwrapped(model), x, _labels(target), variables, mask_value)
+    given = unwrapped(model), x, _labels(target), variables, mask_value
+    if isinstance(variables, Tensor | np.ndarray) or not isinstance(model, nn.Module):
+        return function_runner(*given)
+    if not isinstance(mask_value, MaskValue):
+        raise ValueError(
+            f"the mask value is {type(mask_value).__name__}; expected one with its layer: "
+            "symgen.mean_feature(model, images), symgen.token_embedding(model, id) or "
+            "symgen.mean_embedding(model)"
+        )
+    return (_text_runner if isinstance(variables, TextVariables) else _image_runner)(*given)
 
 
 def _outputs(
@@ -246,33 +221,19 @@ def _outputs(
     model, n = unwrapped(model), _count(x, target, variables)
     with evaluating(model), torch.inference_mode():
         value = mask_value(model) if callable(mask_value) else mask_value
-        prompts = _prompts(model, x, variables, value)
-        if prompts is not None:
+        prompts = None
+        if isinstance(variables, TextVariables):
+            prompts = _prompts(model, x, variables, value)
+        if prompts is None:
+            runner = state_runner(model, x, target, variables, value)
+            every = torch.arange(2**n) if states is None else states
+            v = run_all(runner, every, batch_size, progress)
+        else:
             several = not isinstance(target, Tensor) and isinstance(target[0], list | tuple)
             targets = target if several else _labels(target)[:, None].tolist()
             given = (model, prompts, targets, variables, value, states)
             v = causal_outputs(*given, batch_size, progress)
-        else:
-            runner = _runner(model, x, _labels(target), variables, value)
-            every = torch.arange(2**n) if states is None else states
-            v = run_all(runner, every, batch_size, progress)
     return v.clone()
-
-
-def _runner(model: Any, x: Any, target: Tensor, variables: Variables, value: Any) -> Runner:
-    if isinstance(variables, Tensor | np.ndarray) or not isinstance(model, nn.Module):
-        return FunctionRunner(model, x, target, variables, value)
-    if not isinstance(value, MaskValue):
-        raise ValueError(
-            f"the mask value is {type(value).__name__}; expected one with its layer: "
-            "symgen.mean_feature(model, images), symgen.token_embedding(model, id) or "
-            "symgen.mean_embedding(model)"
-        )
-    return state_runner(model, x, target, variables, value)
-
-
-def _samples(x: Any) -> int:
-    return len(x["input_ids"] if isinstance(x, Mapping) and "input_ids" in x else x)
 
 
 def _count(x: Any, target: Any, variables: Variables) -> int:
@@ -285,21 +246,18 @@ def _count(x: Any, target: Any, variables: Variables) -> int:
         )
     if not hasattr(target, "__len__") or getattr(target, "shape", None) == ():
         raise ValueError(f"target is {target!r}; expected one per sample, also for a single one")
-    counts = _samples(x), len(target), len(variables)
-    one = numbered and counts[2] == 1
-    if len({*counts[: 2 if one else 3]}) != 1 or not counts[0]:
+    samples = len(x["input_ids"] if isinstance(x, Mapping) and "input_ids" in x else x)
+    shared = numbered and len(variables) == 1
+    if not samples or {len(target), samples if shared else len(variables)} != {samples}:
         raise ValueError(
-            f"x has {counts[0]} samples, target {counts[1]} and variables {counts[2]}; expected "
-            "the same number, one or more"
+            f"x has {samples} samples, target {len(target)} and variables {len(variables)}; "
+            "expected the same number, one or more"
         )
     return int(variables.max()) + 1 if numbered else variables.n
 
 
 def _labels(target: Any) -> Int[Tensor, " sample"]:
-    try:
-        array = np.asarray(target.cpu() if isinstance(target, Tensor) else target)
-    except ValueError:
-        array = np.empty(0)
+    array = np.asarray(target.cpu() if isinstance(target, Tensor) else target)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ValueError(
             f"target is {array.dtype} of shape {array.shape}; expected a whole number per sample: "
@@ -310,10 +268,10 @@ def _labels(target: Any) -> Int[Tensor, " sample"]:
 
 def _image_runner(
     model: nn.Module, x: Any, target: Tensor, variables: ImageVariables, mask_value: MaskValue
-) -> StateRunner:
+) -> Runner:
     if not (isinstance(x, Tensor) and x.dim() == 4 and x.is_floating_point()):
         raise ValueError(
-            f"x is {_describe(x)}; expected floating images (sample, channel, height, width) as a "
+            f"x is {describe(x)}; expected floating images (sample, channel, height, width) as a "
             "tensor"
         )
 
@@ -321,57 +279,55 @@ def _image_runner(
         part = x[first : first + count].to(device_of(model), dtype_of(model))
         return part.contiguous(memory_format=torch.channels_last)
 
-    one = inputs_of(0, 1)
-    way = cut_at(model, mask_value.layer, one)
+    one, layer = inputs_of(0, 1), mask_value.layer
+    way = cut_at(model, layer, one)
     feature, _ = way.below(model, one)
-    if mask_value.layer is not None and feature_maps(model, one).get(way.layer, False) is False:
+    if layer is not None and layer not in feature_maps(model, one):
         raise ValueError(
-            f"layer {way.layer!r} returns {tuple(feature.shape)} for one image; expected as layer "
+            f"layer {layer!r} returns {tuple(feature.shape)} for one image; expected as layer "
             f"{layers_to_mask(model, one)}"
         )
-    check_value(mask_value.value, feature, mask_value.layer)
-    owners = variables.owners(*feature.shape[2:])
-    return StateRunner(model, way, inputs_of, owners, variables.n, mask_value.value, target, 0)
+    owners = variables.owners(*feature.shape[2:])[:, None]
+    return Runner(model, way, inputs_of, owners, variables.n, mask_value.value, target)
 
 
-def _prompts(model: Any, x: Any, variables: Variables, value: Any) -> list[Tensor] | None:
+def _prompts(
+    model: nn.Module, x: Any, variables: TextVariables, value: Any
+) -> list[Int[Tensor, " _"]] | None:
     """Return token ids per prompt for a causal language model; None for any other model."""
-    if not isinstance(variables, TextVariables):
-        return None
-    name, _ = word_embedding(model)
-    if value is not None and getattr(value, "layer", None) != name:
+    name, layer = word_embedding(model)[0], getattr(value, "layer", None)
+    if layer != name:
         raise ValueError(
             f"words are masked at the word embedding, layer {name!r}, but the mask value is for "
-            f"{getattr(value, 'layer', None)!r}; make it with token_embedding or mean_embedding"
-        )
-    if isinstance(x, list | tuple) and all(isinstance(p, str) for p in x):
-        raise ValueError(
-            "x holds texts; expected token ids: tokenizer(x, padding=True, return_tensors='pt')"
+            f"{layer!r}; make it with token_embedding or mean_embedding"
         )
     if isinstance(x, list | tuple):
+        if any(isinstance(prompt, str) for prompt in x):
+            raise ValueError(
+                "x holds texts; expected token ids: tokenizer(x, padding=True, return_tensors='pt')"
+            )
         prompts = [torch.as_tensor(prompt).long() for prompt in x]
+        check_tokens(model, prompts)
     else:
         ids, mask = _ids_and_mask(model, x, variables)
         prompts = [row[keep] for row, keep in zip(ids, mask, strict=True)]
-        if value is not None:
-            check_tokens(model, prompts)
-            runner = _encoder_runner(model, x, ids[:, 0], variables, value)
-            if logits_of(call(model, runner.inputs_of(0, 1)), 1).dim() == 2:
-                return None
+        check_tokens(model, prompts)
+        runner = _text_runner(model, x, ids[:, 0], variables, value)
+        if logits_of(call(model, runner.inputs_of(0, 1)), 1).dim() == 2:
+            return None
         if isinstance(x, Mapping) and (other := set(x) - PER_TOKEN):
             raise ValueError(
                 f"a causal language model takes no {sorted(other)} here; leave them out"
             )
-    check_tokens(model, prompts)
     check_causal(model, prompts[0])
     return prompts
 
 
-def _encoder_runner(
+def _text_runner(
     model: nn.Module, x: Any, target: Tensor, variables: TextVariables, mask_value: MaskValue
-) -> StateRunner:
+) -> Runner:
     ids, mask = _ids_and_mask(model, x, variables)
-    named = x if isinstance(x, Mapping) else {"": x}
+    named, where = x if isinstance(x, Mapping) else {"": x}, device_of(model)
     for key, value in named.items():
         if isinstance(value, Tensor) and value.dim() and len(value) != len(ids):
             raise ValueError(
@@ -382,7 +338,7 @@ def _encoder_runner(
     trims = hasattr(model, "config") and set(named) <= PER_TOKEN
 
     def whole_of(first, count):
-        rows, where = slice(first, first + count), device_of(model)
+        rows = slice(first, first + count)
         inputs = {
             key: value[rows].to(where) if isinstance(value, Tensor) and value.dim() else value
             for key, value in named.items()
@@ -393,27 +349,26 @@ def _encoder_runner(
         inputs, length = whole_of(first, count), int(mask[first : first + count].sum(1).max())
         return {k: v[:, :length] for k, v in inputs.items()} if trims else inputs
 
-    way, owners = Cut(mask_value.layer), variables.owners(ids.shape[1])
-    check_value(mask_value.value, way.below(model, inputs_of(0, 1))[0], mask_value.layer)
-    masking = (owners, variables.n, mask_value.value)
-    return StateRunner(model, way, inputs_of, *masking, target, 1, whole_of=whole_of)
+    owners, way = variables.owners(ids.shape[1])[..., None], Cut(mask_value.layer)
+    masking = owners, variables.n, mask_value.value
+    return Runner(model, way, inputs_of, *masking, target, whole_of=whole_of)
 
 
 def _ids_and_mask(model: nn.Module, x: Any, variables: TextVariables) -> tuple[Tensor, Tensor]:
     """Return token ids and which of them are no padding."""
-    named = isinstance(x, Mapping)
-    ids, mask = (x.get("input_ids"), x.get("attention_mask")) if named else (x, None)
+    named = x if isinstance(x, Mapping) else {"input_ids": x}
+    ids, mask = named.get("input_ids"), named.get("attention_mask")
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point():
         raise ValueError(
-            f"x is {_describe(ids)}; expected token ids (sample, position), a mapping with them "
+            f"x is {describe(ids)}; expected token ids (sample, position), a mapping with them "
             "as input_ids, or for a causal language model a list of prompts"
         )
     ids = ids.cpu()
     if mask is None:
-        short = torch.tensor(variables.lengths or [ids.shape[1]]).min() < ids.shape[1]
         pad = getattr(getattr(model, "config", None), "pad_token_id", None)
-        short |= pad is not None and bool((ids[:, -1] == pad).any())
-        if short and accepts(model, "attention_mask"):
+        padded = any(length < ids.shape[1] for length in variables.lengths)
+        padded |= pad is not None and bool((ids[:, -1] == pad).any())
+        if padded and accepts(model, "attention_mask"):
             raise ValueError(
                 "token ids are padded, but there is no attention mask; expected "
                 '{"input_ids": ids, "attention_mask": mask}, as the tokenizer returns them'
@@ -422,16 +377,10 @@ def _ids_and_mask(model: nn.Module, x: Any, variables: TextVariables) -> tuple[T
     mask = mask.cpu().bool()
     if not mask[:, 0].all() or (mask[:, 1:] & ~mask[:, :-1]).any():
         raise ValueError("x is padded on the left or inside; encode with padding_side='right'")
-    lengths = mask.sum(1)
-    if variables.lengths and lengths.tolist() != list(variables.lengths):
-        row = int((lengths != torch.tensor(variables.lengths)).nonzero()[0])
-        raise ValueError(
-            f"sample {row} has {lengths[row]} tokens, but its variables were made for "
-            f"{variables.lengths[row]}; encode texts with the same tokenizer and max_length"
-        )
+    for row, made in enumerate(variables.lengths):
+        if (found := int(mask[row].sum())) != made:
+            raise ValueError(
+                f"sample {row} has {found} tokens, but its variables were made for {made}; encode "
+                "texts with the same tokenizer and max_length"
+            )
     return ids, mask
-
-
-def _describe(x: Any) -> str:
-    shape = f" {x.dtype} of shape {tuple(x.shape)}" if hasattr(x, "dtype") else ""
-    return type(x).__name__ + shape

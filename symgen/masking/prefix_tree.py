@@ -26,11 +26,10 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from symgen.device import Batch, fitting, is_out_of_memory
+from symgen.device import Batch, device_of, fitting, is_out_of_memory
 from symgen.masking.hooks import (
     Cut,
     accepts,
-    check_value,
     hooked,
     largest_output,
     logits_of,
@@ -40,7 +39,7 @@ from symgen.masking.hooks import (
 from symgen.masking.mask_values import MaskValue, word_embedding
 from symgen.masking.states import (
     ALIVE,
-    StateRunner,
+    Runner,
     check_all,
     check_outcomes,
     log_odds,
@@ -116,7 +115,7 @@ def plain_runner(
     target: Int[Tensor, " sample"],
     variables: TextVariables,
     mask_value: MaskValue,
-) -> StateRunner:
+) -> Runner:
     """Return a runner that runs every masked prompt in full (arguments as above)."""
     owners = torch.full((len(prompts), max(map(len, prompts))), variables.n)
     for index, prompt in enumerate(prompts):
@@ -128,17 +127,14 @@ def plain_runner(
         owners[index, : len(prompt)] = variables[index].owners(len(prompt))[0]
 
     def inputs_of(first, count):
-        ids = prompts[first][None].to(runner.device)
+        ids = prompts[first][None].to(where)
         if not accepts(model, "input_ids"):
             return ids
         return {"input_ids": ids} | _options(model, use_cache=False)
 
-    way = Cut(mask_value.layer)
-    runner = StateRunner(
-        model, way, inputs_of, owners, variables.n, mask_value.value, target, 1, is_causal=True
-    )
-    check_value(mask_value.value, way.below(model, inputs_of(0, 1))[0], mask_value.layer)
-    return runner
+    where, way = device_of(model), Cut(mask_value.layer)
+    masking = owners[..., None], variables.n, mask_value.value
+    return Runner(model, way, inputs_of, *masking, target, is_causal=True)
 
 
 class PrefixTree:
@@ -149,11 +145,11 @@ class PrefixTree:
         index: of the prompt.
     """
 
-    def __init__(self, runner: StateRunner, index: int):
+    def __init__(self, runner: Runner, index: int):
         self.runner, self.model, self.n = runner, runner.model, runner.n
         inputs = runner.inputs_of(index, 1)
         self.ids = inputs["input_ids"] if isinstance(inputs, dict) else inputs
-        self.owners = runner.owners[index : index + 1, : self.ids.shape[1]]
+        self.owners = runner.owners[index : index + 1, : self.ids.shape[1], 0]
         self.target = runner.target[index : index + 1]
         feature, _ = runner.way.below(self.model, inputs)
         self.embedded, self.value = feature, runner.value.to(feature.dtype)
@@ -163,12 +159,6 @@ class PrefixTree:
         starts = [int((self.owners[0] == i).nonzero()[0]) for i in range(self.n)]
         self.order = sorted(range(self.n), key=lambda i: starts[i])
         self.bounds = [0, *sorted(starts), self.ids.shape[1]]
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens that the model is evaluated on; in full it is 2^n times the prompt."""
-        lengths = torch.tensor(self.bounds).diff().tolist()
-        return sum(length * 2**level for level, length in enumerate(lengths))
 
     def automatic_rows(self) -> int:
         """Return how many rows fit into the free memory, from one pass over the whole prompt."""

@@ -11,8 +11,16 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from tqdm.auto import tqdm
 
-from symgen.device import Batch, device_of, fitting, reproducible_gpu
-from symgen.masking.hooks import ROUNDING, Arguments, Cut, call, largest_output, logits_of
+from symgen.device import Batch, fitting, reproducible_gpu
+from symgen.masking.hooks import (
+    ROUNDING,
+    Arguments,
+    Cut,
+    call,
+    check_value,
+    largest_output,
+    logits_of,
+)
 
 # Errors of v are compared with this share of v[N] - v[0]: the noise that a split allows (A.2).
 NOISE = 0.02
@@ -52,50 +60,110 @@ def log_odds(
 
 
 class Runner:
-    """Computes v of samples on masked states, and logits with nothing masked.
+    """Masks features by state, runs the part of a network above them, and computes v.
 
-    Attributes:
+    Args:
+        model: in evaluation mode.
+        way: how the network is cut at the masked layer.
+        inputs_of: returns the inputs of samples ``first`` to ``first + count - 1``.
+        owners: (sample, ...) variable of each position of the feature, n for none. It has all axes
+            of the feature; along those of length 1 all values are masked alike.
         n: variables per sample.
+        value: of masked positions, broadcast to the feature of one sample.
         target: (sample,) outcomes.
-        device: of the network or function.
-        dtypes: floating types that the network computes in.
-        grouped: whether inputs of several samples fit into one batch.
+        is_causal: whether logits of the last position count, and prompts run one at a time.
+        whole_of: returns the same inputs, as they were given; they are not cut to any length.
+        most: masked states per forward pass, at most; None for what suits the device.
         is_bounded: whether it may return probabilities or sigmoids, which are warned of.
     """
 
-    n: int
-    target: Int[Tensor, " sample"]
-    device: torch.device
-    dtypes: tuple[torch.dtype, ...] = ()
-    grouped: bool = True
-    is_bounded: bool = False
     # Of the outputs so far: how many, whether all lie in 0..1, and whether rows sum to 1.
     rows, inside, sums = 0, True, True
 
+    def __init__(
+        self,
+        model: nn.Module,
+        way: Cut,
+        inputs_of: Callable[[int, int], Arguments],
+        owners: Int[Tensor, "sample *position"],
+        n: int,
+        value: Float[Tensor, "..."],
+        target: Int[Tensor, " sample"],
+        *,
+        is_causal: bool = False,
+        whole_of: Callable[[int, int], Arguments] | None = None,
+        most: int | None = None,
+        is_bounded: bool = False,
+    ):
+        self.model, self.way, self.inputs_of, self.n = model, way, inputs_of, n
+        self.is_causal, self.whole_of, self.most = is_causal, whole_of or inputs_of, most
+        self.is_bounded = is_bounded
+        feature, _ = way.below(model, inputs_of(0, 1))
+        check_value(value, feature, way.layer)
+        self.device = feature.device
+        self.owners, self.target = owners.to(self.device), target.to(self.device)
+        self.value = value.to(self.device)
+        # Axes of positions come before those along which all values are masked alike.
+        self._axes = sorted(range(1, feature.dim()), key=lambda axis: owners.shape[axis] == 1)
+        self._below: tuple[Any, ...] | None = None
+
     @property
     def batch_size(self) -> int:
-        """Default number of states per forward pass."""
-        raise NotImplementedError
+        """Default number of states per forward pass: a power of two."""
+        largest = largest_output(self.model, self.inputs_of(0, 1))
+        return fitting(ALIVE * largest, self.device, self.most)
 
     def plain(self, first: int, count: int = 1) -> Float[Tensor, "sample outcome"]:
         """Return the logits of some samples with nothing masked, by a plain forward pass."""
-        raise NotImplementedError
-
-    def logits(
-        self, first: int, count: int, states: Int[Tensor, " state"] | Int[Tensor, "sample state"]
-    ) -> Float[Tensor, "row outcome"]:
-        """Return the logits of some samples on masked states, sample by sample."""
-        raise NotImplementedError
+        with _Functions() as functions:
+            output = call(self.model, self.whole_of(first, count))
+        self.is_bounded |= bool(functions.names & {"sigmoid", "special_expit", "hardsigmoid"})
+        return self._outcomes(logits_of(output, count))
 
     def run(
         self, first: int, count: int, states: Int[Tensor, " state"] | Int[Tensor, "sample state"]
     ) -> Float[Tensor, "sample state"]:
         """Return v of some samples on states, the same for all or one row per sample."""
-        logits = self.logits(first, count, states)
-        if self.grouped and self.inside:  # A language model returns no probabilities.
+        size = states.shape[-1]
+        features, inputs = self._masked(first, count, states.to(self.device))
+        logits = self._outcomes(self.way.above(self.model, features, inputs, size))
+        if self.inside and not self.is_causal:  # A language model returns no probabilities.
             self._note(logits.detach())
-        target = self.target[first : first + count].repeat_interleave(states.shape[-1])
-        return log_odds(logits, target).reshape(count, -1)
+        target = self.target[first : first + count].repeat_interleave(size)
+        return log_odds(logits, target).reshape(count, size)
+
+    def _masked(self, first: int, count: int, states: Tensor) -> tuple[Tensor, Arguments]:
+        """Return features masked by state, sample by sample, and the inputs.
+
+        Masking is one gather from a table of masked and then of kept values, a row for every
+        position: exact, and three times faster than `torch.where`.
+        """
+        if self._below is None or self._below[0] != (first, count):
+            feature, inputs = self.way.below(self.model, self.inputs_of(first, count))
+            # Texts are cut to the longest of these samples.
+            owners = self.owners[first : first + count, : feature.shape[1]]
+            both = torch.stack([self.value.to(feature.dtype).expand(feature.shape), feature])
+            table = both.permute(0, 1, *(axis + 1 for axis in self._axes))
+            table = table.reshape(2 * owners.numel(), -1)
+            self._below = (first, count), feature.shape, owners.flatten(1), table, inputs
+        _, shape, owners, table, inputs = self._below
+        keep = present_at(owners, states, self.n)
+        position = torch.arange(owners.numel(), device=self.device, dtype=torch.int32)
+        row = position.view(count, 1, -1) + keep * position.numel()
+        features = table.index_select(0, row.flatten())
+        features = features.view(-1, *(shape[axis] for axis in self._axes))
+        return features.movedim(list(range(1, len(shape))), self._axes), inputs
+
+    def _outcomes(self, logits: Tensor) -> Tensor:
+        """Return logits (row, outcome)."""
+        if self.is_causal and logits.dim() == 3:
+            return logits[:, -1]
+        if logits.dim() != 2 or logits.shape[1] < 2:
+            raise ValueError(
+                f"the network returns logits of shape {tuple(logits.shape)}; expected (sample, "
+                "outcome) with two or more outcomes. Wrap it so that it returns them"
+            )
+        return logits
 
     def _note(self, logits: Tensor) -> None:
         self.inside = bool(((logits >= 0) & (logits <= 1)).all())
@@ -128,112 +196,6 @@ class Runner:
                 UserWarning,
                 stacklevel=4,
             )
-
-
-class StateRunner(Runner):
-    """Masks features by state and runs the part of a network above them.
-
-    Args:
-        model: in evaluation mode.
-        way: how the network is cut at the masked layer.
-        inputs_of: returns the inputs of samples ``first`` to ``first + count - 1``.
-        owners: (sample, position...) variable of each position of the feature, n for none.
-        n: variables per sample.
-        value: of masked positions, broadcast to the feature of one sample.
-        target: (sample,) outcomes.
-        channel: dimension of a sample's feature along which all values are masked alike.
-        is_causal: whether logits of the last position count, and prompts run one at a time.
-        whole_of: returns the same inputs, as they were given; they are not cut to any length.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        way: Cut,
-        inputs_of: Callable[[int, int], Arguments],
-        owners: Int[Tensor, "sample *position"],
-        n: int,
-        value: Float[Tensor, "..."],
-        target: Int[Tensor, " sample"],
-        channel: int,
-        is_causal: bool = False,
-        whole_of: Callable[[int, int], Arguments] | None = None,
-    ):
-        self.model, self.way, self.inputs_of, self.n = model, way, inputs_of, n
-        self.device, self.dtypes = device_of(model), tuple({p.dtype for p in model.parameters()})
-        self.owners, self.target = owners.to(self.device), target.to(self.device)
-        self.value, self.channel = value.to(self.device), channel
-        self.is_causal, self.grouped = is_causal, not is_causal
-        self.whole_of = whole_of or inputs_of
-        self._below: tuple[Any, Any] | None = None
-        self._buffer: Tensor | None = None
-
-    @property
-    def batch_size(self) -> int:
-        """Default number of states per forward pass: a power of two."""
-        return fitting(ALIVE * largest_output(self.model, self.inputs_of(0, 1)), self.device)
-
-    def plain(self, first: int, count: int = 1) -> Float[Tensor, "sample outcome"]:
-        """Return the logits of some samples with nothing masked, by a plain forward pass."""
-        with _Functions() as functions:
-            output = call(self.model, self.whole_of(first, count))
-        self.is_bounded |= bool(functions.names & {"sigmoid", "special_expit", "hardsigmoid"})
-        return self._outcomes(logits_of(output, count))
-
-    def logits(
-        self, first: int, count: int, states: Int[Tensor, " state"] | Int[Tensor, "sample state"]
-    ) -> Float[Tensor, "row outcome"]:
-        """Return the logits of some samples on masked states, sample by sample."""
-        table, shape, rest = self._prepared(first, count)
-        size = states.shape[-1]
-        owners = self.owners[first : first + count].flatten(1)[:, : len(table) // (2 * count)]
-        keep = present_at(owners, states.to(self.device), self.n)
-        position = torch.arange(owners.numel(), device=self.device, dtype=torch.int32)
-        row = position.view(count, 1, -1) + keep * position.numel()
-        features = self._masked((count * size, *shape), table, row.flatten())
-        return self._outcomes(self.way.above(self.model, features, rest, size))
-
-    def _outcomes(self, logits: Tensor) -> Tensor:
-        """Return logits (row, outcome)."""
-        if self.is_causal and logits.dim() == 3:
-            return logits[:, -1]
-        if logits.dim() != 2 or logits.shape[1] < 2:
-            raise ValueError(
-                f"the network returns logits of shape {tuple(logits.shape)}; expected (sample, "
-                "outcome) with two or more outcomes. Wrap it in a module that returns them"
-            )
-        return logits
-
-    def _prepared(self, first: int, count: int) -> tuple[Tensor, torch.Size, Arguments]:
-        """Return a table of masked and then of kept values, a row for every position.
-
-        Masking is then one gather of rows: exact, and three times faster than `torch.where`.
-        """
-        if self._below is None or self._below[0] != (first, count):
-            feature, rest = self.way.below(self.model, self.inputs_of(first, count))
-            masked = self.value.to(feature.dtype).expand(feature.shape)
-            both = torch.stack([masked, feature]).movedim(2 + self.channel, -1)
-            table = both.reshape(-1, both.shape[-1]).contiguous()
-            self._below = (first, count), (table, feature.shape[1:], rest)
-        return self._below[1]
-
-    def _masked(self, shape: tuple[int, ...], table: Tensor, row: Tensor) -> Tensor:
-        """Return features made of rows of the table, channels last for images.
-
-        Their memory is reused between batches, except if gradients are needed.
-        """
-        if torch.is_grad_enabled():
-            positions = [size for i, size in enumerate(shape) if i != 1 + self.channel]
-            return table.index_select(0, row).view(*positions, -1).movedim(-1, 1 + self.channel)
-        if self._buffer is None or self._buffer.shape != shape:
-            self._buffer = None
-            layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
-            self._buffer = torch.empty(
-                shape, dtype=table.dtype, device=table.device, memory_format=layout
-            )
-        by_position = self._buffer.movedim(1 + self.channel, -1).view(-1, table.shape[1])
-        torch.index_select(table, 0, row, out=by_position)
-        return self._buffer
 
 
 class _Functions(TorchFunctionMode):
@@ -281,7 +243,7 @@ def run_all(
         while done < v.numel():
             first, at = divmod(done, total)
             count, size = 1, min(batch.size, total - at)
-            if at == 0 and batch.size >= total and runner.grouped:
+            if at == 0 and batch.size >= total and not runner.is_causal:
                 count = min(batch.size // total, samples - first)
             with batch.halving():
                 part = runner.run(first, count, states[at : at + size])
@@ -362,7 +324,9 @@ def check_all(
 
 def rounding(runner: Runner, logits: Tensor) -> float:
     """Return the largest rounding error of the precision in force, relative to the logits."""
-    dtypes, kind = {logits.dtype, *runner.dtypes}, runner.device.type
+    dtypes, kind = {p.dtype for p in runner.model.parameters()}, runner.device.type
+    # A function of any other library may compute in float32.
+    dtypes = (dtypes or {torch.float32}) | {logits.dtype}
     if torch.is_autocast_enabled(kind):
         dtypes.add(torch.get_autocast_dtype(kind))
     if kind == "cuda" and torch.get_float32_matmul_precision() != "highest":

@@ -29,8 +29,8 @@ from symgen.models.language import LanguageModel, open_language_model, train_cau
 from symgen.models.training import TrainingRun
 from symgen.storage import cached
 
-# Texts that a mask value is averaged over, and old texts on which a tuned model is measured.
-CORPUS, OLD = 1000, 200
+# Old texts on which a tuned model is measured.
+OLD = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,21 +163,21 @@ class LanguageStudy:
             masking: replacement of masked words; by default that of the study.
         """
         key = None if model.key is None else {**model.key, "dtype": str(dtype_of(model.model))}
-        return self._outputs(key, lambda: model, prompts, masking, self.texts["test"])
+        return self._outputs(key, lambda: model, prompts, masking)
 
     def _outputs(
         self, key: Mapping | None, load: Callable[[], LanguageModel],
-        prompts: Sequence[Prompt] | None, masking: str, texts: Sequence[str],
+        prompts: Sequence[Prompt] | None, masking: str,
     ) -> Tensor:  # fmt: skip
         masking, prompts = masking or self.masking, self.prompts if prompts is None else prompts
         options = {"masking": masking, "whole": self.whole}
-        corpus = texts[:CORPUS] if masking == "corpus" else []
 
         def one(prompt: Prompt) -> Tensor:
-            everything = {"model": key, "prompt": prompt, "corpus": corpus, **options}
+            # "corpus" keeps the key of outputs that are already stored.
+            everything = {"model": key, "prompt": prompt, "corpus": [], **options}
 
             def compute() -> dict[str, Tensor]:
-                return {"v": load().outputs([prompt], texts=corpus, progress=False, **options)}
+                return {"v": load().outputs([prompt], progress=False, **options)}
 
             return cached("language", everything, compute, enabled=key is not None)["v"]
 
@@ -252,7 +252,7 @@ class LanguageStudy:
             step: of the checkpoint; 0 is the model before tuning, -1 is the last.
         """
         load = functools.cache(lambda: LanguageModel.at(run, step))
-        v = self._outputs(run.key(step), load, self.tuned_prompts, "", self.held_out)
+        v = self._outputs(run.key(step), load, self.tuned_prompts, "")
         return split(v, self.noise, self.tol, False, [p.labels for p in self.tuned_prompts])
 
 

@@ -71,7 +71,7 @@ class Penalty(Term):
         inputs: training samples to penalize on, with x and y.
         variables: of these samples, m each; 2^m masked states run per sample.
         baselines: interactions of one or more baseline networks on the same samples.
-        masked: for images the layer at which they are masked by their mean; see `find_layer`. For
+        masked: for images the layer at which they are masked by their mean; see `mean_feature`. For
             texts the id of the mask token.
         strength: lambda, in nats.
         samples: how many are drawn per step; they are neighbours among the inputs.

@@ -75,7 +75,6 @@ class LanguageModel:
         self,
         prompts: Sequence[Prompt],
         masking: str = "mean",
-        texts: Sequence[str] = (),
         whole: bool = False,
         progress: bool = False,
     ) -> Float[Tensor, "sample state"]:
@@ -83,13 +82,13 @@ class LanguageModel:
 
         Args:
             prompts: with the same number of variables each.
-            masking, texts: see `word_value`.
+            masking: see `word_value`.
             whole: whether v is that of the whole target, the sum of the log probabilities of its
                 tokens, instead of that of its first token.
             progress: whether to show a bar.
         """
         inputs, variables = prompt_inputs(prompts, self.tokenizer, whole)
-        value = word_value(self.model, self.tokenizer, masking, texts)
+        value = word_value(self.model, self.tokenizer, masking)
         return masked_outputs(self.model, inputs.x, inputs.y, variables, value, progress=progress)
 
 

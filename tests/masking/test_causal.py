@@ -10,9 +10,9 @@ from torch import nn
 from symgen.device import BatchSizeWarning
 from symgen.masking.causal import RepeatedStartWarning, SaturatedTargetWarning
 from symgen.masking.mask_values import MaskValue, mean_embedding, token_embedding
-from symgen.masking.outputs import masked_logits, masked_outputs
+from symgen.masking.outputs import masked_outputs
 from symgen.masking.prefix_tree import PrefixTree, PrefixTreeWarning, plain_runner
-from symgen.masking.states import log_odds, run_all
+from symgen.masking.states import run_all
 from symgen.masking.variables import TextVariables
 
 transformers = pytest.importorskip("transformers")
@@ -90,8 +90,6 @@ def test_tree_and_plain_runs_equal_masking_by_hand(name, prompts):
     with torch.inference_mode():
         plain = run_all(plain_runner(*given), torch.arange(16), 5, False)
     torch.testing.assert_close(plain, expected, atol=1e-5, rtol=1e-5)
-    z = masked_logits(model, prompts, VARIABLES, 6, mask_value)
-    torch.testing.assert_close(log_odds(z, TARGET).double(), plain[:, 6], atol=1e-5, rtol=1e-5)
 
 
 def test_a_tree_runs_no_token_twice_and_needs_logits_at_the_last_position_only(llama, prompts):
@@ -129,40 +127,20 @@ def test_prompts_as_a_padded_batch(llama, prompts):
     assert torch.equal(masked_outputs(llama, x, TARGET, VARIABLES, mask_value), expected)
 
 
-@pytest.mark.parametrize("value", ["mean", "remove"])
-def test_v_is_computed_in_float32_from_a_half_precision_model(prompts, value):
+def test_v_is_computed_in_float32_from_a_half_precision_model(prompts):
     model = build()
-    exact = masked_outputs(model, prompts, TARGET, VARIABLES, chosen(model, value))
+    exact = masked_outputs(model, prompts, TARGET, VARIABLES, mean_embedding(model))
     model = model.bfloat16()
-    v = masked_outputs(model, prompts, TARGET, VARIABLES, chosen(model, value))
+    v = masked_outputs(model, prompts, TARGET, VARIABLES, mean_embedding(model))
     assert 1e-5 < (v - exact).abs().mean() / exact.std() < 0.3
     assert (v != v.bfloat16().double()).any()
 
 
-def chosen(model, value):
-    return mean_embedding(model) if value == "mean" else None
-
-
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["llama", "gpt2", "opt"])
-def test_removal_is_a_shorter_prompt(name, prompts):
-    model = build(name)
-    for size in (None, 3):
-        v = masked_outputs(model, prompts, TARGET, VARIABLES, None, size)
-    for row, ids in enumerate(prompts):
-        for state in range(16):
-            away = [p for i, g in enumerate(GROUPS[row]) if not state >> i & 1 for p in g]
-            rest = torch.tensor([t for p, t in enumerate(ids.tolist()) if p not in away])
-            expected = by_hand.odds(model(rest[None]).logits[0, -1], int(TARGET[row]))
-            torch.testing.assert_close(v[row, state], expected, atol=1e-5, rtol=1e-5)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("value", ["mean", "remove"])
-def test_the_whole_target_is_the_sum_over_its_tokens(prompts, value):
+def test_the_whole_target_is_the_sum_over_its_tokens(prompts):
     llama = build(initializer_range=0.1)
     targets = [[0], [2, 7, 30], [96]]
-    given = VARIABLES, chosen(llama, value)
+    given = VARIABLES, mean_embedding(llama)
     v, first = (masked_outputs(llama, prompts, t, *given) for t in (targets, TARGET))
     log_p = 0
     for i in range(3):
@@ -172,10 +150,9 @@ def test_the_whole_target_is_the_sum_over_its_tokens(prompts, value):
     torch.testing.assert_close(v[0], first[0], atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("value", ["mean", "remove"])
-def test_memory_that_runs_out_halves_the_batch(prompts, value):
+def test_memory_that_runs_out_halves_the_batch(prompts):
     model = build()
-    given = model, prompts, TARGET, VARIABLES, chosen(model, value)
+    given = model, prompts, TARGET, VARIABLES, mean_embedding(model)
     expected = masked_outputs(*given)
 
     def refuse(module, args, kwargs):
@@ -263,10 +240,6 @@ def test_a_saturated_target_is_clipped_and_a_repeated_start_noticed(prompts):
         ({"mask_value": MaskValue(torch.zeros(31), "model.embed_tokens")}, r"has shape \(31,\)"),
         ({"x": [torch.full((14,), 97)] * 3}, "has the token 97, but LlamaForCausalLM has .* 0..96"),
         ({"x": [torch.ones(65).long()] * 3}, "has 65 tokens, but LlamaForCausalLM reads 64"),
-        (
-            {"variables": TextVariables((tuple((i,) for i in range(9)),) * 3), "mask_value": None},
-            "prompt 1: with all variables removed nothing is left",
-        ),
     ],
 )
 def test_refusals(llama, prompts, changes, message):
@@ -277,12 +250,11 @@ def test_refusals(llama, prompts, changes, message):
         masked_outputs(llama, **given | changes)
 
 
-@pytest.mark.parametrize("value", ["mean", "remove"])
-def test_numbers_that_are_not_finite_are_refused(prompts, value):
+def test_numbers_that_are_not_finite_are_refused(prompts):
     model = build()
     model.lm_head.weight.data[5] = torch.nan
     with pytest.raises(FloatingPointError, match="sample 0: v is nan .* weights"):
-        masked_outputs(model, prompts, TARGET, VARIABLES, chosen(model, value))
+        masked_outputs(model, prompts, TARGET, VARIABLES, mean_embedding(model))
 
 
 def test_a_large_vocabulary_is_never_converted_as_a_whole(prompts, monkeypatch):

@@ -8,11 +8,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from symgen.masking.hooks import Inputs, evaluating
-from symgen.masking.mask_values import MaskValue, mean_feature, zero_feature
+from symgen.masking.mask_values import MaskValue, mean_feature
 from symgen.masking.outputs import extract, masked_outputs
 from symgen.masking.variables import draw_patches
 from symgen.split.sampled import UnexplainedWarning
 from symgen.split.sparsify import DeadOutputWarning
+
+AT_RELU = MaskValue(torch.zeros(()), "relu")
 
 
 class Net(nn.Module):
@@ -59,7 +61,7 @@ def test_randomness_and_batch_statistics_are_noticed_at_any_size(given, last, si
         model.last = lambda z: z * (1 + 0.1 * len(z))
     for batch_size in (None, 5):
         with pytest.raises(RuntimeError, match="deterministic .*no batch statistics"):
-            masked_outputs(model, x, y, variables, zero_feature(model, "relu"), batch_size)
+            masked_outputs(model, x, y, variables, AT_RELU, batch_size)
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e6])
@@ -81,7 +83,7 @@ def test_probabilities_are_refused_in_any_precision(given, last, dtype):
     model = network(last, 3.0).to(dtype)
     for batch_size in (None, 1):
         with pytest.raises(ValueError, match="returns probabilities"):
-            masked_outputs(model, x, y, variables, zero_feature(model, "relu"), batch_size)
+            masked_outputs(model, x, y, variables, AT_RELU, batch_size)
 
 
 @pytest.mark.parametrize("last", [torch.sigmoid, nn.Sigmoid(), F.sigmoid, torch.special.expit])
@@ -89,12 +91,12 @@ def test_sigmoids_are_noticed_however_they_are_called(given, last):
     x, y, variables = given
     model = network(last)
     with pytest.warns(UserWarning, match=r"rows, lie between 0 and 1.*logits\(x\)\[:, 3\]"):
-        masked_outputs(model, x, y, variables, zero_feature(model, "relu"))
+        masked_outputs(model, x, y, variables, AT_RELU)
     # Small logits are not questioned, and neither are sigmoids inside of a network.
     small = network(lambda z: 0.1 + 0.01 * z)
     gated = network(lambda z: z * torch.sigmoid(z))
     for model in (small, gated):
-        masked_outputs(model, x, y, variables, zero_feature(model, "relu"))
+        masked_outputs(model, x, y, variables, AT_RELU)
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -118,7 +120,7 @@ def test_a_dead_head_is_no_error(given):
     with torch.inference_mode():
         made_there = network(size=0.0)
     for model in (network(size=0.0), made_there):
-        v = masked_outputs(model, x, y, variables, zero_feature(model, "relu"))
+        v = masked_outputs(model, x, y, variables, AT_RELU)
         assert torch.equal(v, v[:, :1].expand(-1, 8))
 
 

@@ -9,7 +9,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from sklearn.linear_model import LogisticRegression
 
 from symgen.masking.mask_values import MaskValue
-from symgen.masking.outputs import masked_logits, masked_outputs
+from symgen.masking.outputs import masked_outputs
 from symgen.masking.states import log_odds
 from symgen.masking.variables import draw_patches
 
@@ -94,8 +94,6 @@ def test_a_sound_has_pieces_that_differ_between_samples():
             keep = torch.tensor([p < 0 or bool(state >> p & 1) for p in pieces[row].tolist()])
             z = sound(torch.where(keep, x[row], value)[None])
             torch.testing.assert_close(v[row, state], log_odds(z, y[row : row + 1])[0])
-    z = masked_logits(sound, x, pieces, 2, value)
-    torch.testing.assert_close(log_odds(z, y), v[:, 2])
 
 
 def test_a_module_masked_at_its_input_is_the_same_by_patches_and_by_numbers():
@@ -144,19 +142,17 @@ def test_arrays_of_any_layout_and_outputs_of_any_kind():
         ({"model": lambda x: np.array(["cat"] * len(x), object)}, "returns .'cat', 'cat'|'cat'"),
         ({"model": lambda x: x * np.random.normal()}, "deterministic"),
         ({"model": lambda x: x - x.mean(0)}, "no batch statistics"),
-        ({"model": lambda x: x[:, None]}, r"shape \(1, 1, 5\) for 1 inputs; expected logits"),
+        ({"model": lambda x: x[:, None]}, r"shape \(1, 1, 5\); expected"),
         ({"x": TABLE[:4].round().astype(int)}, "ndarray int64 .*floating inputs"),
-        ({"x": [[0.5] * 5] * 4}, "x is list .*expected floating inputs"),
-        ({"x": pd.DataFrame(TABLE[:4])}, r"x is DataFrame .*to_numpy\(float\)"),
+        ({"x": [[0.5] * 5] * 4}, "x is list; expected floating inputs"),
+        ({"x": pd.DataFrame(TABLE[:4])}, r"x is DataFrame; .*to_numpy\(float\)"),
         ({"target": [0, 1, 5, 1]}, "label of sample 2 is 5"),
         ({"variables": np.arange(5)}, "variables 5"),
         ({"variables": COLUMNS / 1}, "float64.*whole numbers"),
         ({"variables": np.arange(4)[None]}, r"shape \(1, 4\), but inputs \(4, 5\)"),
-        ({"variables": np.array([[0, 1, 3, 3, -1]])}, "no position of variable 2"),
-        ({"variables": np.full((1, 5), -1)}, "no position of variable 0"),
-        ({"mask_value": np.zeros(4)}, r"mask value is ndarray of shape \(4,\).*x.mean\(0\)"),
+        ({"variables": np.full((1, 5), -1)}, "expected whole numbers"),
+        ({"mask_value": np.zeros(4)}, r"mask value has shape \(4,\), but the input has \(5,\)"),
         ({"mask_value": np.nan}, "v is nan in masked state.*smooth them"),
-        ({"mask_value": None}, "mask value is NoneType"),
         ({"mask_value": MaskValue(torch.zeros(()), "relu")}, "mask value is MaskValue"),
     ],
 )

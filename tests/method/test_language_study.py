@@ -47,7 +47,7 @@ def test_outputs_are_those_of_the_model_and_are_kept_prompt_by_prompt(study, tmp
     v = study.outputs(model)
     assert asked == prompts
     torch.testing.assert_close(v, expected, rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(study.outputs(model, masking="remove"), expected)
+    assert not torch.allclose(study.outputs(model, masking="_"), expected)
 
 
 def test_your_own_prompt_is_the_only_one(study):
