@@ -12,6 +12,7 @@ import yaml
 from conftest import ROOT
 
 from symgen.book import editions, notebooks, run
+from symgen.book.pages import Parts
 
 CHAPTERS = notebooks.contents(ROOT)
 STORED = sorted((ROOT / "data" / "editions").glob("*/*.ipynb"))
@@ -92,6 +93,31 @@ def test_presets_name_chapters_and_their_parameters(preset):
     assert set(values) <= {*CHAPTERS}
     for name in CHAPTERS:
         notebooks.resolve(ROOT, name, preset, {})
+
+
+@pytest.mark.parametrize(
+    ("claim", "label", "setting", "least", "most"),
+    [
+        ("power", "H, first checkpoint to peak", "cnn on cifar10", 0.0, 1.0),
+        ("power", "H, peak to last", "cnn on cifar10", -1.0, 0.0),
+        ("count", "to lowest", "cnn on cifar10", -1.0, 0.0),
+        ("count", "lowest to last", "cnn on cifar10", 0.0, 9.0),
+        # Less than half of the fall of H, 0.116.
+        ("power", "above chance: excess, peak", "cnn on cifar10", -0.058, 0.0),
+        ("low_orders", "untrained baselines", "cnn on cifar10", 0.0, 0.05),
+        ("low_orders", "orders 6-10, after", "cnn on cifar10", 0.2, 1.0),
+        ("low_orders", "above chance", "cnn on cifar10", 0.0, 0.05),
+        ("removal_gap", "random removal", "cnn on cifar10", -1.0, 0.0),
+        ("penalty_power", "minus random", "cnn on cifar10", -0.02, 0.02),
+    ],
+)
+def test_sentences_of_the_landing_page_hold_for_the_stored_numbers(
+    claim, label, setting, least, most
+):
+    rows = Parts(ROOT)._of(claim, label, setting)
+    if rows.empty:
+        pytest.skip("not measured yet")
+    assert least <= rows["low"].iloc[0] and rows["high"].iloc[0] <= most
 
 
 def test_stored_quick_pages_are_up_to_date():

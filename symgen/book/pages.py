@@ -157,6 +157,17 @@ class Parts:
         rows = self._of(claim, label, setting)
         return html.escape(effect(rows.iloc[0])) if len(rows) else MISSING
 
+    def change(self, claim: str, label: str = "", setting: str = "") -> str:
+        """Return the same as a change: "rises by 0.12 [0.09, 0.14]", or "falls by" its size."""
+        rows = self._of(claim, label, setting)
+        if rows.empty:
+            return MISSING
+        row = rows.iloc[0].copy()
+        word = "rises" if row["mean"] > 0 else "falls"
+        if row["mean"] <= 0:
+            row[["mean", "low", "high"]] = [-row["mean"], -row["high"], -row["low"]]
+        return f"{word} by {html.escape(effect(row))}"
+
     def count(self, claim: str, setting: str = "") -> str:
         """Return how many repetitions there are, in words."""
         rows = self._of(claim, setting=setting)

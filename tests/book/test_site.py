@@ -75,6 +75,16 @@ def test_text_of_results_is_never_markup(copied):
 
 
 @pytest.mark.parametrize(
+    ("mean", "words"), [(0.1, "rises by 0.10 [0.08, 0.12]"), (-0.1, "falls by 0.10 [0.08, 0.12]")]
+)
+def test_a_change_says_in_words_whether_it_rises_or_falls(copied, mean, words):
+    tables = copied / "data" / "editions" / "cpu" / "tables"
+    rows = claims(0.1).assign(mean=mean, low=mean - 0.02, high=mean + 0.02, unit="")
+    rows.to_csv(tables / "00_first.claims.csv", index=False)
+    assert pages.fill("<!-- symgen: change power -->", copied) == words
+
+
+@pytest.mark.parametrize(
     ("mark", "message"),
     [
         ("valu power", 'part of a page "valu" is unknown.*Did you mean "value"'),

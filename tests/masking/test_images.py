@@ -324,7 +324,7 @@ def test_refusals(changes, message):
 
 
 def test_refusals_of_other_doors(images):
-    (x, y), model = images, network()
+    (x, _y), model = images, network()
     for run, message in [
         (lambda: mean_feature(model, []), "got no images"),
         (lambda: mean_feature(model, x.numpy()), "expected a floating tensor"),
