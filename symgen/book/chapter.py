@@ -13,12 +13,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
 from symgen import __version__
 from symgen.book import editions, notebooks, pages
 from symgen.device import device
+from symgen.method.records import READ
 from symgen.storage import atomic
 
 PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
@@ -80,6 +82,7 @@ class Chapter:
         self.folder = Path(os.environ.get("SYMGEN_OUT") or default) / "tables"
         self._claims: dict[tuple[str, str], pd.DataFrame] = {}
         self._reads: set[str] = set()
+        READ.clear()
         self._started = time.perf_counter()
 
     def record(self, table: str, frame: pd.DataFrame) -> Shown:
@@ -152,13 +155,15 @@ class Chapter:
         here = Path(out) / "tables" if out else self.folder
         return editions.read_tables(notebooks.book_folder(), table, here)
 
-    def provenance(self, reused: float = 0.0, **facts: Any) -> Shown:
+    def provenance(self, **facts: Any) -> Shown:
         """Return the record of this run; the last cell of a chapter shows it.
 
+        Its seconds include those of trainings that were read from `data/trainings`.
+
         Args:
-            reused: seconds of the trainings that were read and not repeated.
-            **facts: more to record, such as ``trained_on="NVIDIA H100"``.
+            **facts: more to record, such as ``data="photographs of our own"``.
         """
+        reused = float(np.nansum([seconds for seconds, _ in READ.values()]))
         place = device()
         installed = [name for name in LIBRARIES if importlib.util.find_spec(name)]
         record = {
@@ -170,6 +175,7 @@ class Chapter:
             else f"CPU, {os.cpu_count()} cores",
             "seconds": round(time.perf_counter() - self._started + reused, 1),
             "reused": round(reused, 1),
+            "measured_on": sorted({place for _, place in READ.values()}),
             "batch": round(timed_batch(), 6),
             "versions": {"python": platform.python_version(), **{x: version(x) for x in installed}},
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

@@ -59,7 +59,8 @@ def _parameters(pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
 @click.option("--workers", type=click.IntRange(1), default=1, help="Chapters side by side.")
 @click.option("--minutes", type=float, help="Stop cleanly after M minutes, with exit status 75.")
 @click.option("--dry-run", is_flag=True, help="Only show how long it is expected to take.")
-@click.option("--store", is_flag=True, help="Keep pages and tables in data/editions/PRESET.")
+@click.option("--store", is_flag=True, help="Keep pages and tables in data/editions/PRESET, "
+              "and trainings in data/trainings (not those of quick).")  # fmt: skip
 def run(
     chapters: tuple[str, ...],
     preset: str,
@@ -87,6 +88,8 @@ def run(
         for name, text in runs.expected(book, chosen, preset):
             click.echo(f"{name}: {text}")
         return
+    if store and preset != "quick":  # which is measured afresh, on every machine
+        os.environ["SYMGEN_RECORD"] = notebooks.package_commit() or __version__
     until = None if minutes is None else time.time() + 60 * minutes
     statuses = set()
     results = runs.run_all(book, chosen, preset, given, out, workers, until)

@@ -109,10 +109,12 @@ def recorded(book: Path, claim: str, preset: str) -> str:
 
 def provenance_rows(record: Mapping[str, Any]) -> dict[str, str]:
     """Return provenance as a reader sees it: name and text."""
-    hidden = ("chapter", "reads", "batch", "reused", "seconds", "versions", "cells", "parameters")
+    hidden = ("chapter", "reads", "batch", "reused", "measured_on", "seconds", "versions", "cells",
+              "parameters")  # fmt: skip
     seconds = f"{record.get('seconds', 0):,.0f} s"
     if record.get("reused"):
         seconds += f", of which {record['reused']:,.0f} s are trainings measured earlier"
+        seconds += f" on {', '.join(record.get('measured_on', []))}"
     rows = {name: str(value) for name, value in record.items() if name not in hidden}
     versions = ", ".join(f"{name} {value}" for name, value in record["versions"].items())
     return {**rows, "time": seconds, "libraries": versions}

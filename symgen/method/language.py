@@ -16,7 +16,7 @@ from symgen.data.texts import instructions_of, load_instructions, pieces_of, spl
 from symgen.device import dtype_of
 from symgen.interactions import Interactions
 from symgen.masking.prompts import Prompt
-from symgen.method.study import chosen, split
+from symgen.method.study import chosen, seeded, split
 from symgen.method.training_curves import side_by_side, tidy
 from symgen.method.transfer import (
     checkpoint_values,
@@ -256,15 +256,6 @@ class LanguageStudy:
         return split(v, self.noise, self.tol, False, [p.labels for p in self.tuned_prompts])
 
 
-def strength_of(
-    inter: Interactions, orders: Iterable[int] | None = None
-) -> Float[Tensor, "*batch"]:
-    """Return the salient strength of some orders, the sum of abs(I), per sample (log odds)."""
-    strength = order_spectrum(inter).abs().sum(-2)
-    orders = range(inter.n + 1) if orders is None else orders
-    return strength[..., [m for m in orders if m <= inter.n]].sum(-1)
-
-
 def measure_tuning(
     study: LanguageStudy, seeds: int | Iterable[int] | None = None, workers: int | None = None
 ) -> pd.DataFrame:
@@ -282,9 +273,7 @@ def measure_tuning(
         baseline); strength_low, strength_middle, strength_high (orders 1-2, 3-5, 6 and up). Values
         are means over prompts.
     """
-    if seeds is None or isinstance(seeds, int):
-        seeds = [study.seed + 10 * k for k in range(seeds or 1)]
-    cases = [(dataclasses.replace(study, seed=int(seed)),) for seed in seeds]
+    cases = [(one,) for one in seeded(study, seeds)]
     return pd.concat(side_by_side(_measured, cases, workers, "tunings"), ignore_index=True)
 
 
@@ -292,14 +281,16 @@ def _measured(study: LanguageStudy) -> pd.DataFrame:
     run, twin = study.tunings
     other = study.interactions(study.models[1], study.tuned_prompts)
     last_twin, rows = study.tuned(twin), []
-    groups = {"low": (1, 2), "middle": (3, 4, 5), "high": range(6, 65)}
+    groups = {"low": slice(1, 3), "middle": slice(3, 6), "high": slice(6, None)}
     for step in run.steps:
         inter = study.tuned(run, step)
-        power = generalization_power(inter, transfer(inter, last_twin)).nanmean()
-        above = excess(inter, last_twin, draws=10).nanmean()
-        strengths = {f"strength_{k}": strength_of(inter, x).mean() for k, x in groups.items()}
-        twins = {"H_twin": power, "excess_twin": above}
-        rows.append({**checkpoint_values(inter, [other]), **twins, **strengths})
+        values = checkpoint_values(inter, [other])
+        shared = transfer(inter, last_twin)
+        values["H_twin"] = generalization_power(inter, shared).nanmean()
+        values["excess_twin"] = excess(inter, last_twin, draws=10).nanmean()
+        strength = order_spectrum(inter).abs().sum(-2)
+        values |= {f"strength_{k}": strength[:, m].sum(-1).mean() for k, m in groups.items()}
+        rows.append(values)
     records = run.records.set_index("step").loc[list(run.steps)]
     names = ("epoch", "train_loss", "test_loss", "old_loss")
     values = {name: torch.tensor(records[name].to_numpy(dtype=float)) for name in names}

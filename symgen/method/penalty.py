@@ -22,11 +22,13 @@ proportion to their slopes, so that the gradient is right on average.
 """
 
 import copy
+import dataclasses
 import functools
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
@@ -39,13 +41,12 @@ from symgen.masking.mask_values import mean_feature, token_embedding
 from symgen.masking.outputs import state_runner
 from symgen.masking.states import check_finite
 from symgen.masking.variables import ImageVariables, TextVariables
-from symgen.method.records import is_public, read_measured
+from symgen.method.records import append_measured, is_public, read_measured
 from symgen.method.removal import random_share
 from symgen.method.study import Study, seeded
-from symgen.method.training_curves import side_by_side
+from symgen.method.training_curves import side_by_side, timed
 from symgen.method.transfer import Share, as_list, generalization_power, interaction_count, transfer
 from symgen.models.loop import Term, evaluate, generator
-from symgen.models.training import TrainingRun
 from symgen.split.sparsify import ConvergenceWarning, DeadOutputWarning, sparsify
 from symgen.storage import cached
 from symgen.transforms import and_or_outputs
@@ -59,6 +60,7 @@ RANK = 1e-6
 ARMS = ("plain", "penalty", "random", "decay")
 
 
+@dataclasses.dataclass(eq=False)
 class Penalty(Term):
     """The penalty as a term for any training loop.
 
@@ -85,35 +87,29 @@ class Penalty(Term):
         ValueError: for numbers out of range, or baselines on other samples.
     """
 
-    def __init__(
-        self,
-        inputs: Any,
-        variables: ImageVariables | TextVariables,
-        baselines: Interactions | Sequence[Interactions],
-        masked: str | int | None = "first_relu",
-        strength: float = 1.0,
-        samples: int = 4,
-        every: int = 1,
-        states: int = 4,
-        random: bool = False,
-        noise: float = 0.02,
-        tol: float = 1e-3,
-        seed: int = 0,
-    ):
-        baselines = as_list(baselines)
-        sizes = {len(inputs.y), len(variables), *map(len, baselines)}
-        if len(sizes) != 1 or not baselines or min(samples, every, states) < 1 or not strength >= 0:
+    inputs: Any
+    variables: ImageVariables | TextVariables
+    baselines: Interactions | Sequence[Interactions]
+    masked: str | int | None = "first_relu"
+    strength: float = 1.0
+    samples: int = 4
+    every: int = 1
+    states: int = 4
+    random: bool = False
+    noise: float = 0.02
+    tol: float = 1e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.baselines, self._structure = as_list(self.baselines), None
+        sizes = [len(x) for x in (self.inputs.y, self.variables, *self.baselines)]
+        numbers = self.samples, self.every, self.states
+        if len({*sizes}) != 1 or len(sizes) < 3 or min(numbers) < 1 or not self.strength >= 0:
             raise ValueError(
-                f"{len(inputs.y)} samples, {len(variables)} sets of variables, baselines on "
-                f"{[len(b) for b in baselines]}, samples={samples}, every={every}, "
-                f"states={states}, strength={strength}; expected one or more baselines, all on "
-                "the same samples, numbers of at least 1, and a strength of at least 0"
+                f"inputs, variables and baselines have {sizes} samples; samples, every and states "
+                f"are {numbers}, strength is {self.strength}; expected one or more baselines, all "
+                "on the same samples, numbers of at least 1, and a strength of at least 0"
             )
-        self.inputs, self.variables, self.masked = inputs, variables, masked
-        self.baselines, self.strength, self.samples = baselines, strength, samples
-        self.every, self.states, self.random = every, states, random
-        self.noise, self.tol, self.seed = noise, tol, seed
-        self._structure: Any = None
 
     @functools.cached_property
     def key(self) -> dict[str, Any]:
@@ -297,16 +293,9 @@ def penalty_of(
 
 
 def measure_penalty(
-    study: Study,
-    strengths: Sequence[float],
-    decays: Sequence[float],
-    seeds: int | Iterable[int],
-    m: int = 6,
-    pool: int = 64,
-    penalized: int = 4,
-    every: int = 4,
-    workers: int | None = None,
-) -> pd.DataFrame:
+    study: Study, strengths: Sequence[float], decays: Sequence[float], seeds: int | Iterable[int],
+    m: int = 6, pool: int = 64, penalized: int = 4, every: int = 4, workers: int | None = None,
+) -> pd.DataFrame:  # fmt: skip
     """Tune a penalty and the weight decay, then compare trainings of all `ARMS` (App. K).
 
     Both are tuned with the study's own seed, by the accuracy on the first baseline's part of the
@@ -327,61 +316,79 @@ def measure_penalty(
     Raises:
         ValueError: for different numbers of strengths and decays, or none.
     """
-    if len(strengths) != len(decays) or not len(strengths):
+    if not len(strengths) == len(decays) > 0:
         raise ValueError(
             f"{len(strengths)} strengths and {len(decays)} decays; expected as many of each, at "
             "least 1, so that both are tuned alike"
         )
     study = study.changed(baselines=3, split=None).check()
     options = {"m": m, "pool": pool, "penalized": penalized, "every": every}
+
+    def rows(studies: list[Study], arms: list[tuple[str, float]], tune: bool) -> pd.DataFrame:
+        cases = [(one, arms, options, tune) for one in studies]
+        tables = side_by_side(_measured, cases, workers, known=_recorded, keep=_record)
+        return pd.concat(tables, ignore_index=True)
+
     tried = [("penalty", float(x)) for x in strengths] + [("decay", float(x)) for x in decays]
-    tuned = _arms([(study, *one, options, True) for one in tried], workers)
+    tuned = rows([study], tried, True)
     best = tuned.loc[tuned.groupby("arm")["value"].idxmax()].set_index("arm")["setting"]
     chosen = {"plain": 0.0, "random": best["penalty"], **best}
     if isinstance(seeds, int):
         seeds = [study.seed + 10 * k for k in range(1, seeds + 1)]
-    cases = [(s, arm, chosen[arm], options, False) for s in seeded(study, seeds) for arm in ARMS]
-    return pd.concat([tuned, _arms(cases, workers)], ignore_index=True)
+    arms = [(arm, chosen[arm]) for arm in ARMS]
+    return pd.concat([tuned, rows(seeded(study, seeds), arms, False)], ignore_index=True)
 
 
-def _arms(cases: list[tuple], workers: int | None) -> pd.DataFrame:
-    """Return the rows of some trainings: those that the book has, and the others measured."""
-    tables = {}
-    for i, (study, arm, setting, options, _) in enumerate(cases):
-        rows = read_measured({**study.settings, **options}, study.seed, "penalty", "penalty-")
-        if rows is not None:
-            near = (rows["setting"] - setting).abs() <= 1e-6 * setting
-            rows = rows[(rows["arm"] == arm) & near]
-            tables |= {i: rows} if len(rows) else {}
-    todo = [i for i in range(len(cases)) if i not in tables]
-    new = side_by_side(_measured, [cases[i] for i in todo], workers, "trainings")
-    tables |= dict(zip(todo, new, strict=True))
-    return pd.concat([tables[i] for i in range(len(cases))], ignore_index=True)
+def _recorded(study: Study, arms: list, options: dict, tune: bool) -> pd.DataFrame | None:
+    """Return what the book has of the trainings of one seed, or None."""
+
+    def select(table: pd.DataFrame) -> pd.DataFrame | None:
+        near = [table[(table["arm"] == arm) & np.isclose(table["setting"], x)] for arm, x in arms]
+        return pd.concat(near, ignore_index=True) if all(map(len, near)) else None
+
+    settings = {**study.settings, **options}
+    return read_measured(settings, study.seed, "penalty", "penalty-", select)
 
 
-def _measured(study: Study, arm: str, setting: float, options: dict, tune: bool) -> pd.DataFrame:
-    def run() -> TrainingRun:
-        if arm in ("plain", "decay"):
-            return study.trained(0, **{"weight_decay": setting} if arm == "decay" else {})
-        return study.trained(0, term=penalty_of(study, setting, random=arm == "random", **options))
+def _measured(study: Study, arms: list, options: dict, tune: bool) -> pd.DataFrame:
+    settings, rows, seconds = study.settings, [], 0.0
+    local = None if is_public(settings) else study.data.part("target").fingerprint
+    for arm, setting in arms:
+        key = [settings, study.seed, arm, setting, options, tune, local]
 
-    def compute() -> dict[str, Tensor]:
-        one = run()
-        if tune:
-            accuracy = evaluate(one.load(), study.data.part(study.names[1]))[1]
-            return {"validation_accuracy": torch.tensor(accuracy, dtype=torch.float64)}
-        last = one.records.iloc[-1]
-        inter, *others = (study.interactions(x) for x in (one, study.trained(2), study.trained(3)))
+        def compute(arm: str = arm, setting: float = setting) -> dict[str, Tensor]:
+            return timed(_values, study, arm, setting, options, tune)
+
+        values = cached("penalty", key, compute, enabled=":" not in study.network)
+        seconds += float(values.pop("seconds", torch.nan))
+        rows += [(study.seed, arm, setting, name, float(x)) for name, x in sorted(values.items())]
+    table = pd.DataFrame(rows, columns=["seed", "arm", "setting", "quantity", "value"])
+    table.attrs["seconds"] = seconds
+    return table
+
+
+def _record(table: pd.DataFrame, study: Study, arms: list, options: dict, tune: bool) -> None:
+    settings = {**study.settings, **options}
+    append_measured(settings, table, table.attrs["seconds"], "penalty", "penalty-")
+
+
+def _values(
+    study: Study, arm: str, setting: float, options: dict, tune: bool
+) -> dict[str, Tensor]:
+    """Train one arm; return its accuracy on the validation part, or what is compared."""
+    changes: dict[str, Any] = {"weight_decay": setting} if arm == "decay" else {}
+    if arm in ("penalty", "random"):
+        changes = {"term": penalty_of(study, setting, random=arm == "random", **options)}
+    run = study.trained(0, **changes)
+    if tune:
+        values = {"validation_accuracy": evaluate(run.load(), study.data.part(study.names[1]))[1]}
+    else:
+        last = run.records.iloc[-1]
+        inter, *others = (study.interactions(x) for x in (run, study.trained(2), study.trained(3)))
         values = {
             "test_accuracy": last["test_accuracy"],
             "H": generalization_power(inter, transfer(inter, others)).nanmean(),
             "gap": last["test_loss"] - last["train_loss"],
             "N": interaction_count(inter).nanmean(),
         }
-        return {k: torch.as_tensor(float(x), dtype=torch.float64) for k, x in values.items()}
-
-    local = None if is_public(study.settings) else study.data.part("target").fingerprint
-    key = [study.settings, study.seed, arm, setting, options, tune, local]
-    values = cached("penalty", key, compute, enabled=":" not in study.network)
-    rows = [(study.seed, arm, setting, name, float(x)) for name, x in sorted(values.items())]
-    return pd.DataFrame(rows, columns=["seed", "arm", "setting", "quantity", "value"])
+    return {k: torch.as_tensor(float(x), dtype=torch.float64) for k, x in values.items()}

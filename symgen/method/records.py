@@ -5,17 +5,20 @@ import functools
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pandas as pd
 import torch
 
-from symgen.storage import VERSION, atomic, fingerprint
+from symgen.storage import VERSION, atomic, cache_folder, fingerprint
 
 COLUMNS = ["seed", "step", "quantity", "order", "sign", "value"]
 INDEX = ["study", "seed", "settings", "version", "commit", "device", "torch", "seconds", "date"]
+#: Trainings that this process has read: study and seed to seconds and device.
+READ: dict[tuple[str, int], tuple[float, str]] = {}
 
 
 def trainings_folder() -> Path:
@@ -56,7 +59,11 @@ def read_index() -> pd.DataFrame:
 
 
 def read_measured(
-    settings: Mapping[str, Any], seed: int, kind: str = "measure", prefix: str = ""
+    settings: Mapping[str, Any],
+    seed: int,
+    kind: str = "measure",
+    prefix: str = "",
+    select: Callable[[pd.DataFrame], pd.DataFrame | None] = lambda rows: rows,
 ) -> pd.DataFrame | None:
     """Return the stored rows of one training, or None.
 
@@ -65,58 +72,63 @@ def read_measured(
         seed: of the training.
         kind: of the result; its number in `VERSION` must match.
         prefix: of the file name.
+        select: returns the rows that are asked for, or None if some are missing.
     """
     name, index = study_id(settings, prefix), read_index()
     same = (index["study"] == name) & (index["seed"] == seed) & (index["version"] == VERSION[kind])
     if not same.any() or not is_public(settings):
         return None
     table = _table(name, COLUMNS)
-    return table[table["seed"] == seed].reset_index(drop=True)
+    rows = select(table[table["seed"] == seed].reset_index(drop=True))
+    if rows is not None:
+        READ[name, seed] = index.loc[same.idxmax(), "seconds"], index.loc[same.idxmax(), "device"]
+    return rows
 
 
 def append_measured(
     settings: Mapping[str, Any],
     table: pd.DataFrame,
     seconds: float,
-    commit: str = "",
     kind: str = "measure",
     prefix: str = "",
 ) -> None:
-    """Store measured trainings of one study; trainings with the same seeds are replaced.
+    """Store one measured training while `symgen run --store` runs; else do nothing.
+
+    The command puts the commit of symgen into the variable SYMGEN_RECORD. A training with the same
+    seed is replaced. Trainings on data or networks of a reader are never stored.
 
     Args:
         settings: of the study, `Study.settings`.
-        table: of one or several trainings, with a column seed.
-        seconds: that all of them took together.
-        commit: of symgen, if known.
+        table: of the training, with a column seed.
+        seconds: that it took; NaN if unknown.
         kind, prefix: see `read_measured`.
     """
-    if not is_public(settings):
-        raise ValueError(
-            f"the data {settings['dataset']} or the network {settings['network']} are local; "
-            "expected public names: only trainings that others can repeat are stored"
-        )
-    name, seeds = study_id(settings, prefix), sorted(table["seed"].unique())
-    on_gpu = torch.cuda.is_available()
+    commit = os.environ.get("SYMGEN_RECORD")
+    if not commit or not is_public(settings):
+        return
+    name, seed = study_id(settings, prefix), int(table["seed"].iloc[0])
     row = {
         "study": name,
+        "seed": seed,
         "settings": json.dumps(settings, sort_keys=True, separators=(",", ":")),
         "version": VERSION[kind],
         "commit": commit,
-        "device": torch.cuda.get_device_name() if on_gpu else "cpu",
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "torch": torch.__version__,
-        "seconds": round(seconds / len(seeds), 1),
+        "seconds": round(seconds, 1),
         "date": datetime.date.today().isoformat(),
     }
-    new = pd.DataFrame([{**row, "seed": seed} for seed in seeds])[INDEX]
-    index = read_index()
-    kept = index[(index["study"] != name) | ~index["seed"].isin(seeds)]
-    old = _table(name, [])
-    table = pd.concat([old[~old["seed"].isin(seeds)], table]) if len(old) else table
-    table = table.sort_values("seed", kind="stable")
-    if "order" in table:
-        table = table.assign(order=table["order"].astype("Int64"))
-    index = pd.concat([kept, new]) if len(kept) else new
-    for stem, frame in ((name, table), ("index", index)):
-        with atomic(trainings_folder() / f"{stem}.csv") as temporary:
-            frame.to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    # Chapters and trainings run side by side.
+    with filelock.FileLock(cache_folder() / "trainings.lock"):
+        index, old = read_index(), _table(name, [*table])
+        others = index[(index["study"] != name) | (index["seed"] != seed)]
+        index = pd.concat([others, pd.DataFrame([row])]) if len(others) else pd.DataFrame([row])
+        old = old[old["seed"] != seed]
+        table = pd.concat([old, table]) if len(old) else table
+        table = table.sort_values("seed", kind="stable")
+        if "order" in table:
+            table = table.assign(order=table["order"].astype("Int64"))
+        for stem, frame in ((name, table), ("index", index)):
+            with atomic(trainings_folder() / f"{stem}.csv") as temporary:
+                frame.to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")

@@ -58,8 +58,7 @@ def random_share(inter: Interactions, g: Share, seed: int = 0) -> Share:
     before = drawn.cumsum(-1) - drawn
     taken = ((lost - before) / drawn.where(drawn > 0, 1.0)).clamp(0, 1)
     share = 1 - torch.zeros_like(size).scatter(-1, order, taken)
-    share = share.unflatten(-1, (2, -1)).to(inter.and_.device)
-    return share[..., 0, :], share[..., 1, :]
+    return share.unflatten(-1, (2, -1)).to(inter.and_.device).unbind(-2)
 
 
 def permuted_share(inter: Interactions, g: Share, seed: int = 0) -> Share:
@@ -77,33 +76,8 @@ def permuted_share(inter: Interactions, g: Share, seed: int = 0) -> Share:
     # Salient ones first, in random order: the k-th of them gives its value to the k-th place.
     drawn = torch.rand(share.shape, generator=generator).where(salient, 2.0).argsort(-1)
     place = salient.logical_not().sort(dim=-1, stable=True).indices
-    share = share.scatter(-1, place, share.gather(-1, drawn)).unflatten(-1, (2, -1))
-    share = share.to(inter.and_.device)
-    return share[..., 0, :], share[..., 1, :]
-
-
-def removed_outputs(
-    inter: Interactions, g: Share, draws: int = 20, seed: int = 0
-) -> dict[str, Float[Tensor, "draw sample"]]:
-    """Return v of every sample before and after removal (Eq. 12), and for the drawn controls.
-
-    Args:
-        inter: interactions; their effects are subtracted from the network's v[N].
-        g: their transfer.
-        draws: random removals of each kind; seeds are seed, seed + 1, ...
-        seed: of the first draw.
-
-    Returns:
-        Outputs (log odds) by removal: "nothing", "non_generalizable" (one draw each), "random",
-        "permuted".
-    """
-    v, seeds = inter.full, range(seed, seed + draws)
-    return {
-        "nothing": v[None],
-        REMOVED: remove(v, inter, g)[None],
-        "random": torch.stack([remove(v, inter, random_share(inter, g, i)) for i in seeds]),
-        "permuted": torch.stack([remove(v, inter, permuted_share(inter, g, i)) for i in seeds]),
-    }
+    share = share.scatter(-1, place, share.gather(-1, drawn))
+    return share.unflatten(-1, (2, -1)).to(inter.and_.device).unbind(-2)
 
 
 def shrinkage(before: Float[Tensor, " sample"], after: Float[Tensor, " sample"]) -> float:
@@ -137,23 +111,35 @@ def shrinkage(before: Float[Tensor, " sample"], after: Float[Tensor, " sample"])
 
 
 def removal_losses(
-    train: tuple[Interactions, Share], test: tuple[Interactions, Share], seed: int = 0
-) -> dict[str, Tensor]:
+    train: tuple[Interactions, Share], test: tuple[Interactions, Share], seed: int = 0,
+    draws: int = 20,
+) -> dict[str, Tensor]:  # fmt: skip
     """Return mean losses of training and test samples before and after each removal.
 
     Args:
         train, test: interactions and their transfer, of training samples and of test samples.
-        seed: of the controls.
+        seed: of the first draw of a control.
+        draws: of each control; seeds are seed, seed + 1, ...
 
     Returns:
         "removal_<train|test>_<kind>": mean cross-entropy (nats), and
         "removal_v_<train|test>_<kind>": mean of -v (log odds), with the kinds of `REMOVALS`.
     """
-    groups = {k: removed_outputs(*x, seed=seed) for k, x in {"train": train, "test": test}.items()}
-    factor = shrinkage(groups["train"]["nothing"][0], groups["train"][REMOVED][0])
+    outputs, seeds = {}, range(seed, seed + draws)
+    for group, (inter, g) in {"train": train, "test": test}.items():
+        shares = {
+            REMOVED: [g],
+            "random": [random_share(inter, g, k) for k in seeds],
+            "permuted": [permuted_share(inter, g, k) for k in seeds],
+        }
+        outputs[group] = {"nothing": inter.full} | {
+            kind: torch.stack([remove(inter.full, inter, x) for x in several])
+            for kind, several in shares.items()
+        }
+    factor = shrinkage(outputs["train"]["nothing"], outputs["train"][REMOVED][0])
     losses = {}
-    for group, outputs in groups.items():
-        for kind, v in {**outputs, "shrunk": factor * outputs["nothing"]}.items():
+    for group, kinds in outputs.items():
+        for kind, v in {**kinds, "shrunk": factor * kinds["nothing"]}.items():
             losses[f"removal_{group}_{kind}"] = cross_entropy(v).mean()
             losses[f"removal_v_{group}_{kind}"] = -v.mean()
     return losses

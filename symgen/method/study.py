@@ -348,11 +348,11 @@ def split(
     return Interactions(**cached("interactions", key, compute), names=names)
 
 
-def seeded(study: Study, seeds: int | Iterable[int] | None = None) -> list[Study]:
+def seeded(study: Any, seeds: int | Iterable[int] | None = None) -> list:
     """Return a study with several seeds.
 
     Args:
-        study: any.
+        study: a `Study` or a `LanguageStudy`.
         seeds: how many, 10 apart from `study.seed` on, so that no two networks have the same seed;
             or the seeds themselves; None means `study.seed` alone.
     """
@@ -360,4 +360,4 @@ def seeded(study: Study, seeds: int | Iterable[int] | None = None) -> list[Study
         return [study]
     if isinstance(seeds, int):
         seeds = [study.seed + 10 * k for k in range(seeds)]
-    return [study.changed(seed=int(seed)) for seed in seeds]
+    return [dataclasses.replace(study, seed=int(seed)) for seed in seeds]

@@ -5,17 +5,16 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import joblib
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm.auto import tqdm
 
-from symgen.device import device_of
-from symgen.method.records import COLUMNS, is_public, read_measured
+from symgen.method.records import COLUMNS, append_measured, is_public, read_measured
 from symgen.method.removal import output_parts, removal_losses
 from symgen.method.statistics import interval
 from symgen.method.study import Study, seeded
@@ -31,10 +30,7 @@ from symgen.names import unknown
 from symgen.storage import cached
 
 RECORDS = ("epoch", "train_loss", "test_loss", "train_accuracy", "test_accuracy")
-
-
-class _NotStored(LookupError):
-    pass
+NULLS = ("untrained", "other_class", "untrained_low", "untrained_rest")
 
 
 class OutOfTime(RuntimeError):
@@ -44,7 +40,7 @@ class OutOfTime(RuntimeError):
 def measure(
     study: Study,
     seeds: int | Iterable[int] | None = None,
-    also: Sequence[str] = (),
+    nulls: bool = False,
     workers: int | None = None,
 ) -> pd.DataFrame:
     """Train a study with several seeds and measure its target at every checkpoint.
@@ -57,10 +53,9 @@ def measure(
         study: with at least one baseline network.
         seeds: how many trainings, with seeds 10 apart from `study.seed` on; or the seeds
             themselves; None means `study.seed` alone.
-        also: "nulls" adds H with untrained baselines ("untrained") and with baselines asked for
+        nulls: whether to add H with untrained baselines ("untrained") and with baselines asked for
             another class ("other_class"); at the last checkpoint also untrained_low and
-            untrained_rest, for orders 1-2 and from 3 on. "simple" adds label_free_H,
-            label_free_excess, weight_norm and agreement.
+            untrained_rest, for orders 1-2 and from 3 on.
         workers: processes, or jobs on that cluster; by default as many as there are cores for
             torch's number of threads, and 1 on a GPU.
 
@@ -76,26 +71,22 @@ def measure(
         odds): the difference between training and test samples in each of `output_parts`.
 
     Raises:
-        ValueError: for an unknown name in `also`, or a study without baselines.
+        ValueError: for a study without baselines.
     """
-    for name in also:
-        if name not in ALSO:
-            raise unknown("quantity in also", name, ALSO)
     if study.baselines < 1:
         raise ValueError("the study has baselines=0; expected at least 1, to compare with")
-    studies, parts = seeded(study, seeds), ("", *also)
-    tables = {(s.seed, part): _stored(s, part) for s in studies for part in parts}
-    missing = [s for s in studies if any(tables[s.seed, part] is None for part in parts)]
-    if missing:
-        missing[0].check()
-    todo = [(s, [part for part in parts if tables[s.seed, part] is None]) for s in missing]
-    for (one, names), new in zip(todo, side_by_side(_measured, todo, workers), strict=True):
-        tables |= {(one.seed, name): part for name, part in zip(names, new, strict=True)}
-    return pd.concat(tables.values(), ignore_index=True)
+    cases = [(one, nulls) for one in seeded(study, seeds)]
+    tables = side_by_side(_measured, cases, workers, known=_recorded, keep=_record)
+    return pd.concat(tables, ignore_index=True)
 
 
 def side_by_side(
-    function: Callable, cases: Sequence[tuple], workers: int | None = None, title: str = "trainings"
+    function: Callable,
+    cases: Sequence[tuple],
+    workers: int | None = None,
+    title: str = "trainings",
+    known: Callable = lambda *_: None,
+    keep: Callable = lambda *_: None,
 ) -> list:
     """Return the results of a function for several cases, run in several processes.
 
@@ -104,26 +95,31 @@ def side_by_side(
         cases: its arguments, one tuple per call.
         workers: see `measure`.
         title: of the progress bar.
+        known: returns a result that is stored already, else None; called in this process.
+        keep: called in this process with each new result and its case.
 
     Raises:
         OutOfTime: between two results, after the time in the variable SYMGEN_UNTIL (seconds since
             1970), which `symgen run --minutes` sets.
     """
+    results = [known(*case) for case in cases]
+    todo = [i for i, result in enumerate(results) if result is None]
     threads = torch.get_num_threads()
     if workers is None:
-        affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
-        workers = 1 if torch.cuda.is_available() else max(1, len(affinity(0)) // threads)
-    if min(workers, len(cases)) <= 1:
-        results = (function(*case) for case in cases)
+        workers = 1 if torch.cuda.is_available() else max(1, joblib.cpu_count() // threads)
+    if min(workers, len(todo)) <= 1:
+        new = (function(*cases[i]) for i in todo)
     else:
-        run = joblib.Parallel(n_jobs=min(workers, len(cases)), return_as="generator")
-        results = run(joblib.delayed(_with_threads)(threads, function, *case) for case in cases)
-    until, done = float(os.environ.get("SYMGEN_UNTIL", "inf")), []
-    for result in tqdm(results, title, len(cases), disable=len(cases) < 2, leave=False):
-        done.append(result)
-        if len(done) < len(cases) and time.time() > until:
-            raise OutOfTime(f"{len(done)} of {len(cases)} {title} measured; run again")
-    return done
+        run = joblib.Parallel(n_jobs=min(workers, len(todo)), return_as="generator")
+        new = run(joblib.delayed(_with_threads)(threads, function, *cases[i]) for i in todo)
+    until = float(os.environ.get("SYMGEN_UNTIL", "inf"))
+    bar = tqdm(new, title, len(todo), disable=len(todo) < 2, leave=False)
+    for done, (i, result) in enumerate(zip(todo, bar, strict=True), 1):
+        results[i] = result
+        keep(result, *cases[i])
+        if done < len(todo) and time.time() > until:
+            raise OutOfTime(f"{done} of {len(todo)} {title} measured; run again")
+    return results
 
 
 def _with_threads(threads: int, function: Callable, *arguments: Any) -> Any:
@@ -131,35 +127,39 @@ def _with_threads(threads: int, function: Callable, *arguments: Any) -> Any:
     return function(*arguments)
 
 
-def _stored(study: Study, part: str) -> pd.DataFrame | None:
-    """Return what the book or the cache has of a training, or None."""
-    table = read_measured(study.settings, study.seed)
-    if table is not None:
-        additions = [name for _, names in ALSO.values() for name in names]
-        of_part = table["quantity"].isin(ALSO[part][1] if part else additions)
-        of_part = of_part if part else ~of_part
-        if of_part.any():
-            return table[of_part]
-
-    def missing() -> dict[str, Tensor]:
-        raise _NotStored
-
-    try:
-        return _kept(study, part, missing)
-    except _NotStored:
-        return None
+def timed(compute: Callable, *arguments: Any) -> dict[str, Tensor]:
+    """Return the tensors that a function returns, and the seconds that it took."""
+    started = time.perf_counter()
+    return {**compute(*arguments), "seconds": torch.tensor(time.perf_counter() - started)}
 
 
-def _kept(study: Study, part: str, compute: Callable[[], dict[str, Tensor]]) -> pd.DataFrame:
-    settings = study.settings
+def _recorded(study: Study, nulls: bool) -> pd.DataFrame | None:
+    """Return what the book has of a training, or None."""
+
+    def select(table: pd.DataFrame) -> pd.DataFrame | None:
+        added = table["quantity"].isin(NULLS)
+        complete = table if added.any() else None
+        return complete if nulls else table[~added]
+
+    return read_measured(study.settings, study.seed, select=select)
+
+
+def _measured(study: Study, nulls: bool) -> pd.DataFrame:
+    settings, tables, seconds = study.settings, [], 0.0
     local = None if is_public(settings) else study.data.part("target").fingerprint
-    key = {"settings": settings, "seed": study.seed, "also": part, "local": local}
-    return tidy(study.seed, cached("measure", key, compute, enabled=":" not in study.network))
+    for also, function in [("", _main), ("nulls", _nulls)][: 1 + nulls]:
+        key = {"settings": settings, "seed": study.seed, "also": also, "local": local}
+        enabled = ":" not in study.network
+        values = cached("measure", key, lambda f=function: timed(f, study.check()), enabled)
+        seconds += float(values.pop("seconds", math.nan))
+        tables.append(tidy(study.seed, values))
+    table = pd.concat(tables, ignore_index=True)
+    table.attrs["seconds"] = seconds
+    return table
 
 
-def _measured(study: Study, parts: Sequence[str]) -> list[pd.DataFrame]:
-    functions = {part: ALSO[part][0] if part else _main for part in parts}
-    return [_kept(study, part, lambda f=f: f(study)) for part, f in functions.items()]
+def _record(table: pd.DataFrame, study: Study, nulls: bool) -> None:
+    append_measured(study.settings, table, table.attrs["seconds"])
 
 
 def tidy(seed: int, values: dict[str, Tensor]) -> pd.DataFrame:
@@ -234,35 +234,6 @@ def _nulls(study: Study) -> dict[str, Tensor]:
     for name, orders in (("untrained_low", LOW_ORDERS), ("untrained_rest", REST_ORDERS)):
         curves[name] = generalization_power(path[-1], g, orders).nanmean()
     return {"steps": torch.tensor(run.steps), **curves}
-
-
-@torch.no_grad()
-def _predicted(model: nn.Module, x: Any) -> Tensor:
-    where = device_of(model)
-    x = {k: t.to(where) for k, t in x.items()} if isinstance(x, Mapping) else x.to(where)
-    return model(x).argmax(-1).cpu()
-
-
-def _simple(study: Study) -> dict[str, Tensor]:
-    samples, _ = study.drawn()
-    models = [run.load() for run in study.runs]
-    classes, *theirs = (_predicted(model, samples.x) for model in models)
-    mine, *others = (study.interactions(run, classes=classes) for run in study.runs)
-    weights = torch.cat([p.detach().flatten().double().cpu() for p in models[0].parameters()])
-    return {
-        "steps": torch.tensor(study.runs[0].steps),
-        "label_free_H": generalization_power(mine, transfer(mine, others)).nanmean(),
-        "label_free_excess": excess(mine, others, draws=10).nanmean(),
-        "weight_norm": weights.norm(),
-        "agreement": torch.stack([(y == classes).double().mean() for y in theirs]).mean(),
-    }
-
-
-#: Names of `also`: the function that measures, and its quantities.
-ALSO = {
-    "nulls": (_nulls, ("untrained", "other_class", "untrained_low", "untrained_rest")),
-    "simple": (_simple, ("label_free_H", "label_free_excess", "weight_norm", "agreement")),
-}
 
 
 def curves(table: pd.DataFrame, quantity: str) -> pd.DataFrame:

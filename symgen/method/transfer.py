@@ -157,17 +157,6 @@ def _stacked(inter: Interactions, g: Any) -> Tensor:
     return torch.stack(tuple(g), -2)
 
 
-def _strengths(inter: Interactions, g: Share, orders: Iterable[int] | None, *saliency) -> tuple:
-    """Return generalizable and total strength per sample; NaN without a total effect."""
-    orders = range(inter.n + 1) if orders is None else sorted({*orders})
-    orders = [m for m in orders if 0 <= m <= inter.n]
-    _stacked(inter, g)
-    kept, total = (
-        order_spectrum(inter, x, *saliency).abs().sum(-2)[..., orders].sum(-1) for x in (g, None)
-    )
-    return kept, total.where(inter.total_effect > 0, torch.nan)
-
-
 def generalization_power(
     inter: Interactions,
     g: Share,
@@ -187,15 +176,14 @@ def generalization_power(
         H in [0, 1]; NaN for a sample without salient interactions of these orders, or without a
         total effect (v[N] = v[0]).
     """
-    kept, total = _strengths(inter, g, orders, tau, relative_to)
-    return kept / total.where(total > 0, torch.nan)
-
-
-def pooled_power(inter: Interactions, g: Share, orders: Iterable[int] | None = None) -> float:
-    """Return H with the strengths of all samples summed first; NaN without any strength."""
-    kept, total = _strengths(inter, g, orders)
-    whole = float(total.nansum())
-    return float(kept.where(~total.isnan(), 0).sum()) / whole if whole > 0 else float("nan")
+    _stacked(inter, g)
+    orders = range(inter.n + 1) if orders is None else {*orders}
+    place = [m for m in range(inter.n + 1) if m in orders]
+    kept, total = (
+        order_spectrum(inter, x, tau, relative_to).abs().sum(-2)[..., place].sum(-1)
+        for x in (g, None)
+    )
+    return kept / total.where((total > 0) & (inter.total_effect > 0), torch.nan)
 
 
 def chance_level(

@@ -27,7 +27,8 @@ FIRST = [
     ("code", ["exercise"], "total = ..."),
     ("code", ["exercise-check"], "from symgen.book import exercises\nexercises.check(total, 3)"),
     ("markdown", [], "<details><summary>Solution</summary>\n\nAdd.\n\n```python\ntotal = 1 + 2\n```\n\n</details>"),
-    ("code", [], "chapter.provenance(reused=5)"),
+    ("code", [], "from symgen.method import records\nrecords.READ['study', 0] = (5.0, 'cpu')\n"
+     "chapter.provenance()"),
 ]  # fmt: skip
 SECOND = [
     ("markdown", [], "# Second chapter\n\n## A section\n\nText."),

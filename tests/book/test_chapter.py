@@ -6,7 +6,10 @@ import pytest
 from symgen.book import editions, pages
 from symgen.book.chapter import Chapter
 from symgen.book.notebooks import PROVENANCE, BookError
+from symgen.method import records
 from symgen.method.claims import Contrast
+from symgen.method.study import Study
+from symgen.method.training_curves import measure
 
 
 @pytest.fixture
@@ -66,8 +69,23 @@ def test_an_unknown_claim_is_an_error(chapter):
         chapter.claim("pover", [rising([1.0, 2.0])])
 
 
-def test_provenance_adds_the_seconds_of_reused_trainings(chapter):
-    record = chapter.provenance(reused=1000, trained_on="an <H100>").bundle
-    assert record[PROVENANCE]["seconds"] >= 1000 and record[PROVENANCE]["batch"] > 0
-    assert "of which 1,000 s are trainings measured earlier" in record["text/plain"]
-    assert "an &lt;H100&gt;" in record["text/html"]
+def test_provenance_adds_seconds_and_devices_of_the_trainings_that_were_read(
+    chapter, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("SYMGEN_TRAININGS", str(tmp_path / "trainings"))
+    monkeypatch.setenv("SYMGEN_RECORD", "abc1234")
+    study = Study.of({"n": 4})
+    for seed in (0, 10, 20):
+        rows = pd.DataFrame([(seed, 0, "H", None, None, 0.5)], columns=records.COLUMNS)
+        records.append_measured(study.settings, rows, 500.0)
+    assert "measured earlier" not in repr(chapter.provenance())
+    for _ in range(2):  # a training that is read twice counts once
+        measure(study, seeds=[0, 10])
+    shown = chapter.provenance(source="an <archive>").bundle
+    record = shown[PROVENANCE]
+    assert record["reused"] == 1000 and record["seconds"] >= 1000 and record["batch"] > 0
+    place = record["measured_on"][0]
+    assert f"of which 1,000 s are trainings measured earlier on {place}" in shown["text/plain"]
+    assert "an &lt;archive&gt;" in shown["text/html"]
+    again = Chapter("00_first", {})
+    assert again.provenance().bundle[PROVENANCE]["reused"] == 0

@@ -178,3 +178,16 @@ def test_store_replaces_page_and_tables(copied, monkeypatch):
     assert result.exit_code == 0, result.output
     assert not (tables / "02_second.old.csv").exists() and (tables / "00_first.claims.csv").exists()
     assert (tables.parent / "02_second.ipynb").stat().st_mtime >= started - 1
+
+
+@pytest.mark.parametrize("preset, commit", [("quick", None), ("cpu", "abc")])
+def test_store_asks_larger_presets_to_record_their_trainings(copied, monkeypatch, preset, commit):
+    monkeypatch.setattr(notebooks, "package_commit", lambda: "abc")
+    monkeypatch.setenv("SYMGEN_RECORD", "")
+    monkeypatch.delenv("SYMGEN_RECORD")
+    seen = []
+    monkeypatch.setattr(
+        run, "run_all", lambda *_: seen.append(os.environ.get("SYMGEN_RECORD")) or []
+    )
+    assert call("run", "02_second", "--preset", preset, "--store").exit_code == 0
+    assert seen == [commit]

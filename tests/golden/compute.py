@@ -229,7 +229,7 @@ def study() -> dict[str, Any]:
 
     settings = {"train_size": 100, "epochs": 2, "samples": 4, "n": 4, "checkpoints": 2, "tol": TOL}
     with float64_network() as name:
-        table = measure(Study.of(settings, network=name), also=["nulls", "simple"], workers=1)
+        table = measure(Study.of(settings, network=name), nulls=True, workers=1)
     steps, values = sorted(table["step"].unique().tolist()), {}
     for name in stored("study"):
         rows = table[table["quantity"] == RENAMED.get(name, name)]

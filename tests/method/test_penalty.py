@@ -1,5 +1,6 @@
 """The penalty: its value, its gradient, its key, and trainings compared by seed."""
 
+import pandas as pd
 import pytest
 import torch
 from method.examples import drawn
@@ -7,6 +8,7 @@ from method.examples import drawn
 import symgen
 from symgen.method import penalty as module
 from symgen.method.penalty import Penalty, drawn_states, lost_share, measure_penalty, penalty_of
+from symgen.method.records import read_index
 from symgen.method.study import Study
 from symgen.storage import fingerprint
 
@@ -114,7 +116,11 @@ def test_arms_are_tuned_alike_and_compared_by_seed(tmp_path, monkeypatch):
     assert set(arms.columns) == {"test_accuracy", "H", "gap", "N"}
     assert arms["gap"].nunique() > 1
     monkeypatch.setattr(Study, "trained", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setenv("SYMGEN_RECORD", "abc1234")
     again = measure_penalty(study, [0.1], [0.05], [10], **options)
-    assert again.equals(table)
+    assert again.equals(table) and sorted(read_index()["seed"]) == [0, 10]
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / "empty"))
+    read = measure_penalty(study, [0.1], [0.05], [10], **options)
+    pd.testing.assert_frame_equal(read, table, rtol=1e-6)
     with pytest.raises(ValueError, match="tuned alike"):
         measure_penalty(study, [0.1, 1.0], [0.05], 1)

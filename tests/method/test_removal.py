@@ -51,14 +51,13 @@ def test_random_removal_takes_the_same_strength_and_permuted_removal_the_same_nu
     assert ((torch.stack(shares).amin(0) < 1) >= marked).float().mean() > 0.95
 
 
-def test_removed_outputs_hold_the_draws(case):
+def test_losses_of_random_removal_are_means_over_draws(case):
     inter, g = case
-    outputs = removal.removed_outputs(inter, g, draws=3, seed=4)
-    assert {k: len(x) for k, x in outputs.items()} == {
-        "nothing": 1, "non_generalizable": 1, "random": 3, "permuted": 3,
-    }  # fmt: skip
-    expected = symgen.remove(inter.full, inter, removal.random_share(inter, g, 5))
-    assert torch.equal(outputs["random"][1], expected)
+    losses = removal.removal_losses(case, case, seed=4, draws=3)
+    v = torch.stack([symgen.remove(inter.full, inter, removal.random_share(inter, g, k))
+                     for k in (4, 5, 6)])  # fmt: skip
+    torch.testing.assert_close(losses["removal_v_test_random"], -v.mean())
+    torch.testing.assert_close(losses["removal_train_random"], removal.cross_entropy(v).mean())
 
 
 def test_shrinking_gives_the_training_loss_of_the_removal(case):

@@ -32,11 +32,11 @@ def folder(tmp_path, monkeypatch):
 def test_a_training_gives_the_numbers_that_version_0_1_measured():
     parameters = {"train_size": 100, "epochs": 20, "samples": 6, "n": 7, "checkpoints": 3,
                   "label_noise": 0.3, "dtype": "float64", "seed": 3}  # fmt: skip
-    table = symgen.measure(Study.of(parameters), also=["nulls", "simple"])
+    table = symgen.measure(Study.of(parameters), nulls=True)
     keys = ["step", "quantity", "order", "sign"]
     expected = pd.read_csv(GOLDEN, dtype={"sign": object})
     both = expected.merge(table, on=keys, how="left", suffixes=("_old", ""), validate="1:1")
-    assert len(both) == 250 and both["seed"].notna().all()
+    assert len(both) == 246 and both["seed"].notna().all()
     new = set(table["quantity"]) - set(expected["quantity"])
     assert new == {"H_rest", "H_lead", "untrained_low", "untrained_rest"}
     # The networks are trained in single precision, and splits are exact to 1e-3.
@@ -73,54 +73,82 @@ def test_processes_side_by_side_give_the_same_table(measured, tmp_path, monkeypa
     pd.testing.assert_frame_equal(again, measured)
 
 
-def test_recorded_trainings_are_read_if_settings_and_version_match(measured, folder, monkeypatch):
+@pytest.fixture
+def recording(monkeypatch):
+    """As under `symgen run --store`, at a commit of this name."""
+    monkeypatch.setenv("SYMGEN_RECORD", "abc1234")
+
+
+def append(study, table, seconds):
+    for _, one in table.groupby("seed"):
+        records.append_measured(study.settings, one, seconds)
+
+
+def test_recorded_trainings_are_read_if_settings_and_version_match(
+    measured, folder, recording, monkeypatch
+):
     study = Study.of(TINY)
-    records.append_measured(study.settings, measured[measured["seed"] == 0], 12.0, "abc1234")
-    records.append_measured(study.settings, measured[measured["seed"] == 10], 13.0, "abc1234")
+    append(study, measured[measured["seed"] == 0], 12.0)
+    append(study, measured[measured["seed"] == 10], 13.0)
     index = records.read_index()
     assert list(index.columns) == records.INDEX and index["seed"].tolist() == [0, 10]
     assert json.loads(index["settings"][0]) == study.settings
-    assert index["seconds"].tolist() == [12.0, 13.0]
+    assert index["seconds"].tolist() == [12.0, 13.0] and set(index["commit"]) == {"abc1234"}
     lines = (folder / f"{index['study'][0]}.csv").read_bytes().decode().split("\n")
     assert lines[0] == "seed,step,quantity,order,sign,value" and "\r" not in lines[1]
 
     monkeypatch.setenv("SYMGEN_CACHE", str(folder / "empty"))
     monkeypatch.setattr(Study, "runs", property(lambda self: pytest.fail("trained")))
+    records.READ.clear()
     again = symgen.measure(study, seeds=2)
     pd.testing.assert_frame_equal(again, measured, rtol=1e-6)
+    assert sorted(records.READ.values()) == [(12.0, "cpu"), (13.0, "cpu")]
     monkeypatch.setitem(records.VERSION, "measure", 99)
     assert records.read_measured(study.settings, 0) is None
     assert records.read_measured(study.changed(n=3).settings, 0) is None
 
 
-def test_storing_a_training_again_replaces_it(measured):
-    settings = Study.of(TINY).settings
-    records.append_measured(settings, measured, 10.0)
-    records.append_measured(settings, measured.assign(value=1.0), 20.0)
-    table = records.read_measured(settings, 10)
-    assert (table["value"] == 1).all() and len(records.read_index()) == 2
-
-
-def test_additions_are_measured_for_recorded_trainings(measured):
+def test_a_run_that_is_stored_records_the_trainings_that_it_measures(folder, monkeypatch):
     study = Study.of(TINY)
-    records.append_measured(study.settings, measured, 10.0)
-    table = symgen.measure(study, also=["nulls"], workers=1)
+    expected = symgen.measure(study, workers=1)
+    assert not folder.exists()
+    monkeypatch.setenv("SYMGEN_RECORD", "abc1234")
+    symgen.measure(study, seeds=[0, 20], workers=2)
+    index = records.read_index().set_index("seed")
+    assert sorted(index.index) == [0, 20] and (index["seconds"] > 0).all()
+    monkeypatch.setattr(Study, "runs", property(lambda self: pytest.fail("trained")))
+    monkeypatch.setenv("SYMGEN_CACHE", str(folder / "empty"))
+    pd.testing.assert_frame_equal(symgen.measure(study), expected, rtol=1e-6)
+
+
+def test_storing_a_training_again_replaces_it(measured, recording):
+    study = Study.of(TINY)
+    append(study, measured, 10.0)
+    append(study, measured.assign(value=1.0), 20.0)
+    table = records.read_measured(study.settings, 10)
+    assert (table["value"] == 1).all() and records.read_index()["seconds"].tolist() == [20.0] * 2
+
+
+def test_a_recorded_training_without_untrained_baselines_is_measured_again(measured, recording):
+    study = Study.of(TINY)
+    append(study, measured, 10.0)
+    table = symgen.measure(study, nulls=True, workers=1)
     assert tc.curves(table, "untrained").shape == tc.curves(table, "H").shape
+    assert (records.read_measured(study.settings, 0)["quantity"] == "untrained").any()
+    assert not (symgen.measure(study)["quantity"] == "untrained").any()
 
 
-def test_data_of_a_reader_is_neither_read_nor_recorded(measured, tmp_path, monkeypatch):
+def test_data_of_a_reader_is_neither_read_nor_recorded(measured, recording, tmp_path):
     (tmp_path / "photos").mkdir()
     for change in ({"dataset": str(tmp_path / "photos")}, {"network": "mine:build"}):
-        settings = Study.of(TINY, **change).settings
-        with pytest.raises(ValueError, match="local"):
-            records.append_measured(settings, measured, 1.0)
-        assert records.read_measured(settings, 0) is None
+        study = Study.of(TINY, **change)
+        append(study, measured, 1.0)
+        assert records.read_measured(study.settings, 0) is None and records.read_index().empty
 
 
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: symgen.measure(Study.of(TINY), also=["null"]), 'Did you mean "nulls"'),
         (lambda: symgen.measure(Study.of(TINY, baselines=0)), "at least 1"),
         (lambda: symgen.measure(Study.of(TINY, samples=10**6)), "samples"),
         (lambda: tc.curves(trainings(H=[0.0]), "h_low"), "is unknown; expected one of H"),
