@@ -372,9 +372,7 @@ def _record(table: pd.DataFrame, study: Study, arms: list, options: dict, tune: 
     append_measured(settings, table, table.attrs["seconds"], "penalty", "penalty-")
 
 
-def _values(
-    study: Study, arm: str, setting: float, options: dict, tune: bool
-) -> dict[str, Tensor]:
+def _values(study: Study, arm: str, setting: float, options: dict, tune: bool) -> dict[str, Tensor]:
     """Train one arm; return its accuracy on the validation part, or what is compared."""
     changes: dict[str, Any] = {"weight_decay": setting} if arm == "decay" else {}
     if arm in ("penalty", "random"):

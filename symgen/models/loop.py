@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 
 from symgen.data.images import ImagePart, LargeImagePart
 from symgen.data.splits import Part
-from symgen.device import device_of, free_memory, is_out_of_memory, reproducible_gpu
+from symgen.device import device, device_of, is_out_of_memory, reproducible_gpu
 from symgen.models.config import TrainingConfig
 
 # Seconds between stored states for resuming, if checkpoints are further apart.
@@ -97,11 +97,10 @@ class Loop:
         self.files, self.title = files, title
         self.total = files.steps[-1]
         self.per_epoch = self.total // config.epochs
-        self.accelerator = make_accelerator()
-        self.device = self.accelerator.device
+        reproducible_gpu(gradients=True)
+        self.device = device()
         self.layout = layout_of(self.part)
         self.model = task.build().to(self.device, memory_format=self.layout)
-        self.wrapped = self.accelerator.prepare(self.model)
         trained = [p for p in self.model.parameters() if p.requires_grad]
         # Weights of products decay; biases and normalisation do not.
         groups = [
@@ -117,25 +116,6 @@ class Loop:
         half = config.mixed_precision == "fp16"
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=half)
         self.autocast_type = torch.float16 if half else torch.bfloat16
-        self.check_memory(sum(p.numel() * p.element_size() for p in trained))
-        files.check_space(self.model)
-
-    def check_memory(self, weights: int) -> None:
-        """Refuse a training whose gradients and optimizer (1 or 2 numbers per weight) do not fit.
-
-        Args:
-            weights: bytes of the trained weights.
-
-        Raises:
-            MemoryError: with the numbers.
-        """
-        needed = weights * (2 if self.config.optimizer == "sgd" else 3)
-        if needed > (free := free_memory(self.device)):
-            raise MemoryError(
-                f"training {self.task.name} takes {needed / 2**30:.1f} GiB for gradients and "
-                f"optimizer, and {free / 2**30:.1f} GiB are free; use a smaller network, or "
-                "low-rank adapters for a language model"
-            )
 
     def run(self) -> None:
         """Train from the last stored state up to the last missing checkpoint.
@@ -144,23 +124,16 @@ class Loop:
             FloatingPointError: if the loss becomes NaN or infinite.
             MemoryError: if a batch does not fit.
         """
-        main, processes = self.accelerator.is_main_process, self.accelerator.num_processes
-        if len(self.part) // self.per_epoch < processes:
-            raise ValueError(
-                f"batch_size={self.config.batch_size} gives batches of "
-                f"{len(self.part) // self.per_epoch} samples, too few for {processes} processes; "
-                "give a larger batch_size, or start fewer processes"
-            )
         cuda = [torch.cuda.current_device()] if self.device.type == "cuda" else []
         last = max(self.files.missing())
         with torch.random.fork_rng(devices=cuda):
             start = self.files.restore(self.model, self.optimizer, self.scaler)
             # In notebooks, tqdm itself does not follow this variable.
-            hidden = not (self.title and main) or bool(os.environ.get("TQDM_DISABLE"))
+            hidden = not self.title or bool(os.environ.get("TQDM_DISABLE"))
             bar = tqdm(
                 total=last, initial=start, delay=3, unit="step", desc=self.title, disable=hidden
             )
-            coming = self.batches(start, last)
+            coming = batches(self.part, self.config, self.per_epoch, range(start, last))
             with bar, contextlib.closing(coming):
                 if start == 0:
                     self.checkpoint(0)
@@ -177,17 +150,10 @@ class Loop:
                             f"learning_rate={self.config.learning_rate}; try a tenth of it"
                         )
                     if kept or time.monotonic() - saved > RESUME_SECONDS:
-                        if main and step < self.total:
+                        if step < self.total:
                             self.files.save(step, self.model, self.optimizer, self.scaler)
                         saved = time.monotonic()
-            self.accelerator.wait_for_everyone()
-            if main:
-                self.files.discard_states()
-
-    def batches(self, start: int, last: int) -> Iterator[tuple[Any, Tensor]]:
-        """Yield the share of this process in the batches of some steps, numbered from 0."""
-        share = slice(self.accelerator.process_index, None, self.accelerator.num_processes)
-        return batches(self.part, self.config, self.per_epoch, range(start, last), share)
+            self.files.discard_states()
 
     def step(self, step: int, x: Any, y: Tensor) -> Tensor:
         """Do update number `step`; return the loss of the batch."""
@@ -203,21 +169,16 @@ class Loop:
 
     def _step(self, step: int, x: Any, y: Tensor) -> Tensor:
         config, mixed = self.config, self.config.mixed_precision != "no"
-        processes = self.accelerator.num_processes
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate * _rate(step, self.total, config.schedule)
         # Dropout then depends on the step alone.
-        torch.manual_seed(seed_of(config.seed, 3, step, self.accelerator.process_index))
+        torch.manual_seed(seed_of(config.seed, 3, step, 0))
         self.model.train()
         with torch.autocast(self.device.type, self.autocast_type, enabled=mixed):
-            logits = self.wrapped(to_device(x, self.device, self.layout))
+            logits = self.model(to_device(x, self.device, self.layout))
         labels = to_device(y, self.device)
         loss, _, count = self.task.objective(logits.float(), labels)
-        # The mean over the samples of all processes, whose gradients are averaged afterwards.
-        share = count * processes
-        if self.wrapped is not self.model:
-            share = self.accelerator.reduce(count, "sum")
-        loss = loss * processes / share
+        loss = loss / count
         if self.task.term and (added := self.task.term(step, self.model)) is not None:
             loss = loss + added
         self.scaler.scale(loss).backward()
@@ -230,7 +191,7 @@ class Loop:
 
     def checkpoint(self, step: int) -> None:
         """Evaluate and store the network after `step` steps, unless it is stored already."""
-        if not self.accelerator.is_main_process or self.files.record(step) is not None:
+        if self.files.record(step) is not None:
             return
         record: dict[str, float] = {"step": step, "epoch": step / self.per_epoch}
         model = recalibrated(self.model, self.part) if self.config.recalibrate else self.model
@@ -291,22 +252,6 @@ def evaluate(
     return loss / count, correct / count
 
 
-@torch.inference_mode()
-def sample_losses(model: nn.Module, part: Part, size: int = 500) -> Tensor:
-    """Return the cross-entropy (nats) of single samples, in the current mode of the model.
-
-    Args:
-        model: with one answer per sample.
-        part: of a data set.
-        size: largest number of samples; always the same ones.
-    """
-    found = [
-        F.cross_entropy(logits, y, reduction="none").cpu()
-        for logits, y in _answers(model, part, size)
-    ]
-    return torch.cat(found)
-
-
 def _answers(model: nn.Module, part: Part, size: int | None) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield logits and labels of some samples, always the same ones."""
     place = device_of(model)
@@ -317,7 +262,7 @@ def _answers(model: nn.Module, part: Part, size: int | None) -> Iterator[tuple[T
 
 
 def batches(
-    part: Part, config: TrainingConfig, per_epoch: int, steps: range, share: slice
+    part: Part, config: TrainingConfig, per_epoch: int, steps: range
 ) -> Iterator[tuple[Any, Tensor]]:
     """Yield the batches of some steps, each a function of the seed and the step number.
 
@@ -326,7 +271,6 @@ def batches(
         config: of the training.
         per_epoch: number of batches per epoch.
         steps: numbered from 0.
-        share: of each batch that this process gets.
     """
     order: dict[int, tuple[Tensor, ...]] = {}
 
@@ -337,9 +281,9 @@ def batches(
             shuffled = torch.randperm(len(part), generator=generator(config.seed, 1, epoch))
             # Batches of equal size: a last one of one sample would break batch norm.
             order[epoch] = shuffled.tensor_split(per_epoch)
-        index = order[epoch][place][share]
+        index = order[epoch][place]
         if config.augment:
-            return part.augment(index, generator(config.seed, 2, step, share.start))
+            return part.augment(index, generator(config.seed, 2, step, 0))
         return part.batch(index)
 
     if not isinstance(part, LargeImagePart):
@@ -390,12 +334,3 @@ def _rate(step: int, total: int, schedule: str) -> float:
     if schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * rest))
     return 1 - rest if schedule == "linear" else 1.0
-
-
-def make_accelerator() -> Any:
-    """Return the object that knows the device and the processes that train together."""
-    from accelerate import Accelerator
-
-    reproducible_gpu(gradients=True)
-    # Mixed precision is left to torch: accelerate would keep it on during evaluation.
-    return Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="no")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -19,8 +18,6 @@ from symgen.names import unknown
 
 # Columns of the records besides the step; NaN if unknown.
 RECORDED = ("epoch", "train_loss", "test_loss", "train_accuracy", "test_accuracy")
-# Names under which programs keep the weights in a checkpoint that holds more.
-INSIDE = ("state_dict", "model_state_dict", "model", "network", "weights")
 
 
 class Checkpoints:
@@ -164,15 +161,15 @@ def _weights(path: Path) -> dict[str, Tensor]:
             found = load_file(path)
         else:
             found = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, Exception) as error:  # torch raises almost anything
+    except Exception as error:  # torch raises almost anything
         cause = " ".join(str(error).split())[:200]
         raise ValueError(
             f"{path} cannot be read as weights ({cause}); save them with "
             "torch.save(network.state_dict(), path), or give a function that returns the network"
         ) from error
-    if isinstance(found, Mapping):
-        found = next((found[k] for k in INSIDE if isinstance(found.get(k), Mapping)), found)
     if not isinstance(found, Mapping) or not all(isinstance(x, Tensor) for x in found.values()):
-        raise ValueError(f"{path} holds no state_dict; save one with torch.save")
-    # DistributedDataParallel and torch.compile put these before each name.
-    return {k.removeprefix("_orig_mod.").removeprefix("module."): x for k, x in found.items()}
+        raise ValueError(
+            f"{path} holds no state_dict; save one with torch.save, or give a function that returns "
+            "the network"
+        )
+    return dict(found)

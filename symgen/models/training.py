@@ -1,8 +1,6 @@
 """Training with checkpoints: stored once, stopped at any moment, resumed with the same numbers."""
 
-import contextlib
 import dataclasses
-import errno
 import json
 import math
 import shutil
@@ -24,7 +22,7 @@ from symgen.data.sources import local_folder
 from symgen.device import device
 from symgen.models import registry
 from symgen.models.config import TrainingConfig
-from symgen.models.loop import Loop, Task, Term, classification, make_accelerator
+from symgen.models.loop import Loop, Task, Term, classification
 from symgen.storage import (
     VERSION,
     DamagedFileWarning,
@@ -76,23 +74,6 @@ class Files:
     def keep(self, step: int, model: nn.Module, record: dict[str, float]) -> None:
         """Store a checkpoint."""
         write_tensors(self.path(step), model.state_dict(), {"record": record})
-
-    def check_space(self, model: nn.Module) -> None:
-        """Refuse a training whose checkpoints do not fit on the disk.
-
-        Raises:
-            OSError: with the numbers.
-        """
-        each = sum(x.numel() * x.element_size() for x in model.state_dict().values())
-        # The state to resume from has two or three times the size of a checkpoint.
-        needed, free = each * (len(self.missing()) + 3), shutil.disk_usage(self.folder).free
-        if needed > free:
-            raise OSError(
-                errno.ENOSPC,
-                f"the checkpoints take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are "
-                f"free on the disk of {self.folder}; use fewer checkpoints, or set SYMGEN_CACHE to "
-                "a folder on another disk",
-            )
 
     def save(
         self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: Any
@@ -239,19 +220,14 @@ class TrainingRun:
 
     def compute(self, progress: bool = True) -> None:
         """Train up to the last missing checkpoint, if any is missing."""
-        accelerator = make_accelerator()
         # Stored runs are only read, so that they can lie in a folder that nobody may write to.
-        # Processes that train together all go on, so that none is ahead of the others.
-        if accelerator.num_processes == 1 and not self.files.missing():
+        if not self.files.missing():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         # One program trains a run; another one waits, and then finds it done.
-        lock = filelock.FileLock(self.folder / ".lock")
-        with lock if accelerator.is_main_process else contextlib.nullcontext():
-            accelerator.wait_for_everyone()
+        with filelock.FileLock(self.folder / ".lock"):
             if self.files.missing():
                 Loop(self.config, self.task, self.files, self.title if progress else None).run()
-            accelerator.wait_for_everyone()
 
     def forget(self) -> None:
         """Keep the run in a folder that vanishes with it."""
@@ -288,9 +264,9 @@ def train(
 ) -> TrainingRun:
     """Train a network on one part of a data set, or reuse the stored run with these arguments.
 
-    The same loop runs on a CPU, on one GPU, and on several by ``accelerate launch``. Every random
-    choice follows from the seed and the step number. So a run that was killed at any moment ends
-    with the same weights as one that was not: bit for bit on a CPU with the same number of threads.
+    Every random choice follows from the seed and the step number. So a run that was killed at any
+    moment ends with the same weights as one that was not: bit for bit on a CPU with the same number
+    of threads.
 
     Args:
         network: name for `build_network`. Trainings of "module:function" are never stored.
@@ -305,8 +281,7 @@ def train(
 
     Raises:
         ValueError: for an unknown name, an impossible value, or data that do not fit the network.
-        MemoryError: if the training does not fit in memory.
-        OSError: if the checkpoints do not fit on the disk.
+        MemoryError: if a batch does not fit in memory.
         FloatingPointError: if the loss becomes NaN or infinite.
     """
     entry, samples = registry.lookup(network), data.part(part)

@@ -27,8 +27,7 @@ def same(a: nn.Module, b: nn.Module) -> bool:
 def test_files_and_functions(networks, tmp_path):
     states = [network.state_dict() for network in networks]
     torch.save(states[0], tmp_path / "a.pt")
-    wrapped = {f"module.{k}": v for k, v in states[1].items()}
-    torch.save({"model": wrapped, "epoch": 3}, tmp_path / "b.pt")
+    torch.save(states[1], tmp_path / "b.pt")
     save_file(states[2], tmp_path / "c.safetensors")
     sources = {
         500: lambda: networks[3].train(), 0: tmp_path / "a.pt", 100: str(tmp_path / "b.pt"),
@@ -76,7 +75,7 @@ def test_refusals(networks, tmp_path):
         Checkpoints({0: "nothing"}, build)
     torch.save(networks[0], tmp_path / "whole.pt")
     (tmp_path / "cut.safetensors").write_bytes(b"123")
-    torch.save({"epoch": 3}, tmp_path / "none.pt")
+    torch.save({"model": networks[0].state_dict(), "epoch": 3}, tmp_path / "none.pt")
     run = Checkpoints(
         {0: file, 1: tmp_path / "whole.pt", 2: tmp_path / "cut.safetensors",
          3: tmp_path / "none.pt", 4: lambda: None},
