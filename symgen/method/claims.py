@@ -26,8 +26,7 @@ from symgen.method.conditions import (
     strength_above,
 )
 from symgen.method.removal import REMOVED, closure
-from symgen.method.statistics import Interval, array, interval
-from symgen.method.training_curves import curves, last, peak, since_t2
+from symgen.method.training_curves import Interval, array, curves, interval, last, peak, since_t2
 from symgen.method.transfer import (
     HIGH_ORDERS,
     LOW_ORDERS,

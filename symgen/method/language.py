@@ -17,7 +17,7 @@ from symgen.device import dtype_of
 from symgen.interactions import Interactions
 from symgen.masking.prompts import Prompt
 from symgen.method.study import chosen, seeded, split
-from symgen.method.training_curves import side_by_side, tidy
+from symgen.method.training_curves import along, side_by_side, tidy
 from symgen.method.transfer import (
     checkpoint_values,
     excess,
@@ -291,8 +291,5 @@ def _measured(study: LanguageStudy) -> pd.DataFrame:
         strength = order_spectrum(inter).abs().sum(-2)
         values |= {f"strength_{k}": strength[:, m].sum(-1).mean() for k, m in groups.items()}
         rows.append(values)
-    records = run.records.set_index("step").loc[list(run.steps)]
     names = ("epoch", "train_loss", "test_loss", "old_loss")
-    values = {name: torch.tensor(records[name].to_numpy(dtype=float)) for name in names}
-    values |= {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-    return tidy(study.seed, {"steps": torch.tensor(run.steps), **values})
+    return tidy(study.seed, along(run, names, rows))

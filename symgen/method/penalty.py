@@ -44,11 +44,10 @@ from symgen.masking.variables import ImageVariables, TextVariables
 from symgen.method.records import append_measured, is_public, read_measured
 from symgen.method.removal import random_share
 from symgen.method.study import Study, seeded
-from symgen.method.training_curves import side_by_side, timed
+from symgen.method.training_curves import kept, side_by_side
 from symgen.method.transfer import Share, as_list, generalization_power, interaction_count, transfer
 from symgen.models.loop import Term, evaluate, generator
 from symgen.split.sparsify import ConvergenceWarning, DeadOutputWarning, sparsify
-from symgen.storage import cached
 from symgen.transforms import and_or_outputs
 
 #: The penalty of a sample is divided by at least this much salient strength, in log odds.
@@ -355,13 +354,9 @@ def _measured(study: Study, arms: list, options: dict, tune: bool) -> pd.DataFra
     local = None if is_public(settings) else study.data.part("target").fingerprint
     for arm, setting in arms:
         key = [settings, study.seed, arm, setting, options, tune, local]
-
-        def compute(arm: str = arm, setting: float = setting) -> dict[str, Tensor]:
-            return timed(_values, study, arm, setting, options, tune)
-
-        values = cached("penalty", key, compute, enabled=":" not in study.network)
-        seconds += float(values.pop("seconds", torch.nan))
+        values, spent = kept("penalty", key, study, _values, arm, setting, options, tune)
         rows += [(study.seed, arm, setting, name, float(x)) for name, x in sorted(values.items())]
+        seconds += spent
     table = pd.DataFrame(rows, columns=["seed", "arm", "setting", "quantity", "value"])
     table.attrs["seconds"] = seconds
     return table

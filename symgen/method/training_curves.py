@@ -1,4 +1,4 @@
-"""Trainings measured at every checkpoint, as one tidy table; phases (Section 3, App. I)."""
+"""Trainings measured at every checkpoint, as one tidy table; their means; phases (App. I)."""
 
 import dataclasses
 import itertools
@@ -6,17 +6,18 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import joblib
+import numpy as np
 import pandas as pd
 import torch
+from scipy import stats
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from symgen.method.records import COLUMNS, append_measured, is_public, read_measured
 from symgen.method.removal import output_parts, removal_losses
-from symgen.method.statistics import interval
 from symgen.method.study import Study, seeded
 from symgen.method.transfer import (
     LOW_ORDERS,
@@ -26,6 +27,7 @@ from symgen.method.transfer import (
     generalization_power,
     transfer,
 )
+from symgen.models.training import TrainingRun
 from symgen.names import unknown
 from symgen.storage import cached
 
@@ -127,10 +129,27 @@ def _with_threads(threads: int, function: Callable, *arguments: Any) -> Any:
     return function(*arguments)
 
 
-def timed(compute: Callable, *arguments: Any) -> dict[str, Tensor]:
-    """Return the tensors that a function returns, and the seconds that it took."""
-    started = time.perf_counter()
-    return {**compute(*arguments), "seconds": torch.tensor(time.perf_counter() - started)}
+def kept(
+    kind: str, key: Any, study: Study, function: Callable, *arguments: Any
+) -> tuple[dict[str, Tensor], float]:
+    """Return the tensors of a function of a study, from the cache if they are stored there.
+
+    Args:
+        kind, key: see `cached`.
+        study, arguments: of the function.
+        function: returns tensors by name.
+
+    Returns:
+        The tensors, and the seconds that the function took; NaN if unknown.
+    """
+
+    def compute() -> dict[str, Tensor]:
+        started = time.perf_counter()
+        values = function(study, *arguments)
+        return {**values, "seconds": torch.tensor(time.perf_counter() - started)}
+
+    values = cached(kind, key, compute, enabled=":" not in study.network)
+    return values, float(values.pop("seconds", math.nan))
 
 
 def _recorded(study: Study, nulls: bool) -> pd.DataFrame | None:
@@ -149,10 +168,9 @@ def _measured(study: Study, nulls: bool) -> pd.DataFrame:
     local = None if is_public(settings) else study.data.part("target").fingerprint
     for also, function in [("", _main), ("nulls", _nulls)][: 1 + nulls]:
         key = {"settings": settings, "seed": study.seed, "also": also, "local": local}
-        enabled = ":" not in study.network
-        values = cached("measure", key, lambda f=function: timed(f, study.check()), enabled)
-        seconds += float(values.pop("seconds", math.nan))
+        values, spent = kept("measure", key, study, function)
         tables.append(tidy(study.seed, values))
+        seconds += spent
     table = pd.concat(tables, ignore_index=True)
     table.attrs["seconds"] = seconds
     return table
@@ -192,16 +210,26 @@ def tidy(seed: int, values: dict[str, Tensor]) -> pd.DataFrame:
     return table.astype({"order": float, "sign": object})
 
 
-def _main(study: Study) -> dict[str, Tensor]:
-    run, *others = study.runs
-    steps = list(run.steps)
-    records = run.records.set_index("step").loc[steps]
-    values = {name: torch.tensor(records[name].to_numpy(dtype=float)) for name in RECORDS}
-    values["gap"] = values["test_loss"] - values["train_loss"]
-    baselines = [study.interactions(one) for one in others]
-    path = [study.interactions(run, step) for step in steps]
-    rows = [checkpoint_values(inter, baselines) for inter in path]
+def along(run: TrainingRun, names: Sequence[str], rows: Sequence[dict]) -> dict[str, Tensor]:
+    """Return what is known of each checkpoint of a training, by name; also "steps".
+
+    Args:
+        run: the training.
+        names: columns of its records.
+        rows: more quantities, by checkpoint.
+    """
+    records = run.records.set_index("step").loc[list(run.steps)]
+    values = {name: torch.tensor(records[name].to_numpy(dtype=float)) for name in names}
     values |= {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+    return {"steps": torch.tensor(run.steps), **values}
+
+
+def _main(study: Study) -> dict[str, Tensor]:
+    run, *others = study.check().runs
+    baselines = [study.interactions(one) for one in others]
+    path = [study.interactions(run, step) for step in run.steps]
+    values = along(run, RECORDS, [checkpoint_values(inter, baselines) for inter in path])
+    values["gap"] = values["test_loss"] - values["train_loss"]
     inter, g = path[-1], transfer(path[-1], baselines)
     values["excess_low"] = excess(inter, baselines, LOW_ORDERS).nanmean()
     values["excess_rest"] = excess(inter, baselines, REST_ORDERS).nanmean()
@@ -214,12 +242,11 @@ def _main(study: Study) -> dict[str, Tensor]:
     groups = (seen, transfer(seen, known)), (inter, g)
     values |= removal_losses(*groups, seed=study.seed)
     train, test = (output_parts(*group) for group in groups)
-    values |= {f"gap_{k}": train[k].mean(0) - test[k].mean(0) for k in train}
-    return {"steps": torch.tensor(steps), **values}
+    return values | {f"gap_{k}": train[k].mean(0) - test[k].mean(0) for k in train}
 
 
 def _nulls(study: Study) -> dict[str, Tensor]:
-    run, *others = study.runs
+    run, *others = study.check().runs
     wrong = (study.drawn()[0].y + 1) % len(study.data.classes)
     nulls = {
         "untrained": [study.interactions(x, 0) for x in others],
@@ -234,6 +261,59 @@ def _nulls(study: Study) -> dict[str, Tensor]:
     for name, orders in (("untrained_low", LOW_ORDERS), ("untrained_rest", REST_ORDERS)):
         curves[name] = generalization_power(path[-1], g, orders).nanmean()
     return {"steps": torch.tensor(run.steps), **curves}
+
+
+class Interval(NamedTuple):
+    """A mean with its 95 % interval; NaN if it does not exist.
+
+    Example:
+        >>> f"{Interval(0.25, 0.1, 0.4)}", f"{Interval(2.0, 1.5, 2.5):.1f}"
+        ('0.25 [0.10, 0.40]', '2.0 [1.5, 2.5]')
+    """
+
+    mean: float
+    low: float
+    high: float
+
+    def __format__(self, spec: str) -> str:
+        spec = spec or ".2f"
+        if np.isnan(self.mean):
+            return "not defined"
+        if np.isnan(self.low):
+            return f"{self.mean:{spec}}"
+        return f"{self.mean:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
+
+
+def array(values: Any) -> np.ndarray:
+    """Return numbers (tensor, table column, list) as a flat float64 array without NaN."""
+    values = values.detach().cpu() if isinstance(values, Tensor) else values
+    flat = np.asarray(values, dtype=np.float64).ravel()
+    return flat[~np.isnan(flat)]
+
+
+def interval(values: Any) -> Interval:
+    """Return the mean of independent values and its 95 % t interval; NaN values are left out.
+
+    Args:
+        values: one number per repetition: a tensor, a table column or a list. Give differences
+            for a paired comparison.
+
+    Returns:
+        Equal values have an interval without width. A single value has no interval (NaN).
+
+    Example:
+        >>> f"{interval([0.1, 0.2, 0.3])}"
+        '0.20 [-0.05, 0.45]'
+    """
+    known = array(values)
+    mean = float(known.mean()) if len(known) else np.nan
+    if len(known) < 2:
+        return Interval(mean, np.nan, np.nan)
+    error = stats.sem(known)
+    if error <= 1e-12 * np.abs(known).max():  # equal except for rounding
+        return Interval(mean, mean, mean)
+    low, high = stats.t.interval(0.95, len(known) - 1, mean, error)
+    return Interval(mean, float(low), float(high))
 
 
 def curves(table: pd.DataFrame, quantity: str) -> pd.DataFrame:

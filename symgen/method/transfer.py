@@ -47,11 +47,10 @@ def _check_baselines(target: Interactions, baselines: list[Interactions]) -> Non
             continue
         if not np.array_equal(target.names, one.names):
             first = int(np.argmin((target.names == one.names).all(-1).ravel()))
-            ours, theirs = (x.names.reshape(-1, target.n)[first] for x in (target, one))
+            ours, theirs = (", ".join(x.names.reshape(-1, x.n)[first]) for x in (target, one))
             raise ValueError(
-                f"baseline {number} has the variables {', '.join(theirs)} in sample {first}, but "
-                f"the target has {', '.join(ours)}; expected the same samples and the same "
-                "variables in the same order"
+                f"baseline {number} has the variables {theirs} in sample {first}, but the target "
+                f"has {ours}; expected the same samples and variables in the same order"
             )
 
 

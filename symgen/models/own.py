@@ -169,7 +169,7 @@ def _weights(path: Path) -> dict[str, Tensor]:
         ) from error
     if not isinstance(found, Mapping) or not all(isinstance(x, Tensor) for x in found.values()):
         raise ValueError(
-            f"{path} holds no state_dict; save one with torch.save, or give a function that returns "
-            "the network"
+            f"{path} holds no state_dict; save one with torch.save, or give a function that "
+            "returns the network"
         )
     return dict(found)

@@ -9,7 +9,7 @@ from scipy.stats import ttest_1samp
 
 import symgen
 from symgen.method import removal
-from symgen.method.statistics import interval
+from symgen.method.training_curves import interval
 
 
 @pytest.fixture
