@@ -175,7 +175,7 @@ class Chapter:
             else f"CPU, {os.cpu_count()} cores",
             "seconds": round(time.perf_counter() - self._started + reused, 1),
             "reused": round(reused, 1),
-            "measured_on": sorted({place for _, place in READ.values()}),
+            "measured_on": sorted({where for seconds, where in READ.values() if seconds}),
             "batch": round(timed_batch(), 6),
             "versions": {"python": platform.python_version(), **{x: version(x) for x in installed}},
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

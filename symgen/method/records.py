@@ -17,7 +17,8 @@ from symgen.storage import VERSION, atomic, cache_folder, fingerprint
 
 COLUMNS = ["seed", "step", "quantity", "order", "sign", "value"]
 INDEX = ["study", "seed", "settings", "version", "commit", "device", "torch", "seconds", "date"]
-#: Trainings that this process has read: study and seed to seconds and device.
+#: Trainings that this process has read: study and seed to seconds and device. Trainings that it has
+#: measured itself have 0 seconds.
 READ: dict[tuple[str, int], tuple[float, str]] = {}
 
 
@@ -81,7 +82,8 @@ def read_measured(
     table = _table(name, COLUMNS)
     rows = select(table[table["seed"] == seed].reset_index(drop=True))
     if rows is not None:
-        READ[name, seed] = index.loc[same.idxmax(), "seconds"], index.loc[same.idxmax(), "device"]
+        about = index.loc[same.idxmax()]
+        READ.setdefault((name, seed), (float(about["seconds"]), about["device"]))
     return rows
 
 
@@ -118,6 +120,7 @@ def append_measured(
         "seconds": round(seconds, 1),
         "date": datetime.date.today().isoformat(),
     }
+    READ[name, seed] = 0.0, row["device"]
     cache_folder().mkdir(parents=True, exist_ok=True)
     # Chapters and trainings run side by side.
     with filelock.FileLock(cache_folder() / "trainings.lock"):

@@ -79,6 +79,7 @@ def test_provenance_adds_seconds_and_devices_of_the_trainings_that_were_read(
         rows = pd.DataFrame([(seed, 0, "H", None, None, 0.5)], columns=records.COLUMNS)
         records.append_measured(study.settings, rows, 500.0)
     assert "measured earlier" not in repr(chapter.provenance())
+    records.READ.clear()  # as in another run
     for _ in range(2):  # a training that is read twice counts once
         measure(study, seeds=[0, 10])
     shown = chapter.provenance(source="an <archive>").bundle
