@@ -4,7 +4,7 @@ import dataclasses
 import html
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,9 @@ from torch import Tensor
 from symgen.names import unknown
 from symgen.storage import read_whole, write_tensors
 from symgen.transforms import and_or_outputs, count_variables, interaction_order, moebius
+
+if TYPE_CHECKING:
+    import shapiq
 
 FORMAT = "symgen.interactions.5"
 SALIENT_SHARE = 0.05
@@ -256,6 +259,29 @@ class Interactions:
         rows = first.to_frame().head(SHOWN)[["type", "members", "effect"]]
         table = rows.to_html(index=False, border=0, float_format="{:+.3f}".format)
         return f"<p>{html.escape(repr(self))}. Strongest effects of the first sample:</p>{table}"
+
+    def to_shapiq(self, kind: str = "and") -> "shapiq.InteractionValues":
+        """Return one sample's AND (Moebius) or OR (Co-Moebius) effects for shapiq.
+
+        An OR effect is shapiq's Co-Moebius value times (-1)**(order + 1).
+
+        Raises:
+            ValueError: for several samples, or another kind.
+        """
+        from shapiq import InteractionValues
+
+        if self.and_.ndim != 1 or kind not in ("and", "or"):
+            raise ValueError(
+                f"kind is {kind!r} and the batch {tuple(self.bias.shape)}; expected 'and' or 'or' "
+                "and one sample, such as inter[0]"
+            )
+        effects, index = (self.and_, "Moebius") if kind == "and" else (self.or_, "Co-Moebius")
+        sign = 1.0 if kind == "and" else -((-1.0) ** self.order)
+        return InteractionValues(
+            values=(effects * sign).cpu().numpy(), index=index, n_players=self.n, min_order=0,
+            max_order=self.n, interaction_lookup={self.members(t): t for t in range(2**self.n)},
+            estimated=False, baseline_value=float(self.bias),
+        )  # fmt: skip
 
     @classmethod
     def from_moebius(cls, v: Float[Tensor, "*batch state"], share: float = 1.0) -> "Interactions":

@@ -127,3 +127,14 @@ def test_shapes_that_do_not_fit_are_refused():
         unchecked = Interactions.__new__(Interactions)
         unchecked.__dict__.update(inter.tensors() | {"gap": torch.zeros(3), "names": None})
         unchecked.__post_init__()
+
+
+def test_conversion_to_shapiq():
+    pytest.importorskip("shapiq")
+    inter = example(1)[0]
+    for kind, effects in (("and", inter.and_), ("or", inter.or_)):
+        values = inter.to_shapiq(kind)
+        sign = -1.0 if kind == "or" else 1.0
+        assert values[(0, 2)] == pytest.approx(sign * float(effects[0b101]))
+    with pytest.raises(ValueError, match="one sample"):
+        example(2).to_shapiq()
