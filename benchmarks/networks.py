@@ -6,9 +6,9 @@ from torch import nn
 import symgen
 from benchmarks.rows import in_turn, row
 from symgen.device import device
+from symgen.masking.causal import plain_runner
 from symgen.masking.hooks import evaluating
 from symgen.masking.mask_values import mean_embedding
-from symgen.masking.prefix_tree import plain_runner
 from symgen.masking.states import run_all
 from symgen.masking.variables import TextVariables
 

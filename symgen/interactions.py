@@ -72,10 +72,7 @@ class Interactions:
 
     def _checked_names(self) -> np.ndarray:
         shape = (*self.bias.shape, self.n)
-        try:
-            names = np.array(self.names)
-        except ValueError:  # lists of different lengths
-            names = np.array([len(x) for x in self.names])
+        names = np.array(self.names, dtype=object)  # Lists may have different lengths.
         if names.shape not in ((self.n,), shape):
             raise ValueError(
                 f"names have shape {names.shape}; expected {self.n} names, or one list per sample: "

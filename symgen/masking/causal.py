@@ -1,21 +1,60 @@
-"""Causal language models: v of the next token, or of a whole continuation, on masked prompts."""
+"""Causal language models on masked prompts: v of the next token, or of a whole continuation.
 
+The masked states of a prompt run as a tree of shared prefixes. With the variables in text order,
+the computation up to a token depends only on the variables before it. So the prompt is cut where
+each variable begins. Every piece runs once for every choice made so far, on key-value caches, and
+the batch doubles at each variable: n + 1 forward passes instead of 2^n passes over the prompt (more
+only if memory splits a batch)::
+
+    The earth            (1 row)
+        |- revolves ...  (present)  |- sun ...
+        |                           `- [masked] ...
+        `- [masked] ...             |- sun ...
+                                    `- [masked] ...
+
+This needs attention that works with `transformers.DynamicCache`. Other models run in full on every
+masked prompt, with a `PrefixTreeWarning`.
+"""
+
+import functools
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 
-from symgen.device import device_of
-from symgen.masking.hooks import ROUNDING, accepts, call
-from symgen.masking.mask_values import MaskValue
-from symgen.masking.prefix_tree import plain_runner, tree_outputs
-from symgen.masking.states import run_all
+from symgen.device import Batch, device_of, fitting, is_out_of_memory
+from symgen.masking.hooks import (
+    ROUNDING,
+    Cut,
+    accepts,
+    call,
+    hooked,
+    largest_output,
+    last_logits_only,
+    logits_of,
+    replace_once,
+)
+from symgen.masking.mask_values import MaskValue, word_embedding
+from symgen.masking.states import (
+    ALIVE,
+    Runner,
+    check_all,
+    check_outcomes,
+    log_odds,
+    present_at,
+    run_all,
+)
 from symgen.masking.variables import TextVariables
 
 #: v is clipped to this size, beyond which a float32 probability is 0 or 1.
 LARGEST_OUTPUT = 16.0
+# Raised by a model whose cache is of another kind.
+CACHE_ERRORS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 class SaturatedTargetWarning(UserWarning):
@@ -24,6 +63,10 @@ class SaturatedTargetWarning(UserWarning):
 
 class RepeatedStartWarning(UserWarning):
     """A prompt begins with two beginning-of-text tokens."""
+
+
+class PrefixTreeWarning(UserWarning):
+    """The model's cache cannot share prefixes; every masked prompt runs in full."""
 
 
 def causal_outputs(
@@ -133,3 +176,225 @@ def check_causal(model: nn.Module, ids: Int[Tensor, " position"]) -> None:
             "classifier with logits (sample, class), or a model that continues texts "
             "(AutoModelForCausalLM)"
         )
+
+
+def tree_outputs(
+    model: nn.Module,
+    prompts: Sequence[Int[Tensor, " _"]],
+    target: Int[Tensor, " sample"],
+    variables: TextVariables,
+    mask_value: MaskValue,
+    batch_size: int | None,
+    progress: bool,
+) -> Float[Tensor, "sample state"]:
+    """Return v of the next token on all masked states of each prompt.
+
+    Every prompt is compared with plain forward passes; see `check_all`.
+
+    Args:
+        model: in evaluation mode; other arguments as for `masked_outputs`.
+        prompts: token ids, not padded.
+    """
+    runner = plain_runner(model, prompts, target, variables, mask_value)
+    states = torch.arange(2**runner.n)
+
+    def in_full(reason: str) -> Tensor:
+        warnings.warn(
+            f"{type(model).__name__} runs in full on every masked prompt, not as a prefix tree: "
+            f"{reason}",
+            PrefixTreeWarning,
+            stacklevel=5,
+        )
+        return run_all(runner, states, batch_size, progress)
+
+    check_outcomes(runner.plain(0), runner.target)
+    if not accepts(model, "past_key_values"):
+        return in_full("its forward takes no past_key_values")
+    v = torch.empty(len(prompts), len(states), dtype=torch.float64)
+    batch = Batch(1 if batch_size is None else batch_size)
+    try:
+        if batch_size is None:
+            longest = max(range(len(prompts)), key=lambda i: len(prompts[i]))
+            batch = Batch(PrefixTree(runner, longest).automatic_rows())
+        done = 0
+        with tqdm(total=v.numel(), unit="state", disable=not progress, leave=False) as bar:
+            while done < len(prompts):
+                with batch.halving():
+                    v[done] = PrefixTree(runner, done).run(batch.size)
+                    check_all(runner, done, v[done : done + 1], states, batch.size)
+                    done += 1
+                    bar.update(v.shape[1])
+    except CACHE_ERRORS as error:
+        if is_out_of_memory(error):
+            raise
+        return in_full(f"{type(error).__name__}: {error}")
+    return v
+
+
+def plain_runner(
+    model: nn.Module,
+    prompts: Sequence[Int[Tensor, " _"]],
+    target: Int[Tensor, " sample"],
+    variables: TextVariables,
+    mask_value: MaskValue,
+) -> Runner:
+    """Return a runner that runs every masked prompt in full (arguments as above)."""
+    owners = torch.full((len(prompts), max(map(len, prompts))), variables.n)
+    for index, prompt in enumerate(prompts):
+        if variables.lengths and variables.lengths[index] != len(prompt):
+            raise ValueError(
+                f"prompt {index} has {len(prompt)} tokens, but its variables were made for "
+                f"{variables.lengths[index]}; encode both with the same tokenizer"
+            )
+        owners[index, : len(prompt)] = variables[index].owners(len(prompt))[0]
+
+    def inputs_of(first, count):
+        ids = prompts[first][None].to(where)
+        if not accepts(model, "input_ids"):
+            return ids
+        return {"input_ids": ids} | _options(model, use_cache=False)
+
+    where, way = device_of(model), Cut(mask_value.layer)
+    masking = owners[..., None], variables.n, mask_value.value
+    return Runner(model, way, inputs_of, *masking, target, is_causal=True)
+
+
+class PrefixTree:
+    """One prompt as a tree; a level is the text from one variable's first token to the next's.
+
+    Args:
+        runner: runs the same prompts in full.
+        index: of the prompt.
+    """
+
+    def __init__(self, runner: Runner, index: int):
+        self.runner, self.model, self.n = runner, runner.model, runner.n
+        inputs = runner.inputs_of(index, 1)
+        self.ids = inputs["input_ids"] if isinstance(inputs, dict) else inputs
+        self.owners = runner.owners[index : index + 1, : self.ids.shape[1], 0]
+        self.target = runner.target[index : index + 1]
+        feature, _ = runner.way.below(self.model, inputs)
+        self.embedded, self.value = feature, runner.value.to(feature.dtype)
+        self.embedding = word_embedding(self.model)[1]
+        self.options = _options(self.model, use_cache=True)
+        # A variable of several tokens branches at its first one, wherever the others are.
+        starts = [int((self.owners[0] == i).nonzero()[0]) for i in range(self.n)]
+        self.order = sorted(range(self.n), key=lambda i: starts[i])
+        self.bounds = [0, *sorted(starts), self.ids.shape[1]]
+
+    def automatic_rows(self) -> int:
+        """Return how many rows fit into the free memory, from one pass over the whole prompt."""
+        cache = new_cache()
+        inputs = {"input_ids": self.ids, "past_key_values": cache}
+        largest = largest_output(self.model, inputs | self.options)
+        kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+        # The caches of all levels are held at once, several of them with all rows.
+        return fitting(3 * kept + ALIVE * largest, self.ids.device)
+
+    def run(self, rows: int) -> Float[Tensor, " state"]:
+        """Return v on all states, with at most `rows` rows in a forward pass."""
+        v = torch.empty(2**self.n, device=self.ids.device)
+        root = torch.zeros(1, dtype=torch.long, device=self.ids.device)
+        self._descend(new_cache(), root, 0, rows, v)
+        return v.cpu()
+
+    def _descend(self, cache: Any, states: Tensor, level: int, rows: int, v: Tensor) -> None:
+        """Run one level for some rows, then the levels below it, in batches that fit."""
+        logits = self._forward(cache, states, level)
+        if level == self.n:
+            v[states] = log_odds(logits, self.target.expand(len(states))).to(v)
+            return
+        bit = 1 << self.order[level]
+        choices = [[0, bit]] if rows > 1 else [[0], [bit]]
+        for part in torch.arange(len(states), device=states.device).split(max(rows // 2, 1)):
+            for choice in choices:
+                rest = states[part][:, None] | torch.tensor(choice, device=states.device)
+                child = fork(cache, slice(int(part[0]), int(part[-1]) + 1), level + 1 < self.n)
+                self._descend(child, rest.flatten(), level + 1, rows, v)
+
+    def _forward(self, cache: Any, states: Tensor, level: int) -> Tensor | None:
+        span = slice(self.bounds[level], self.bounds[level + 1])
+        if span.start == span.stop:  # The prompt begins with a variable.
+            return None
+        keep = present_at(self.owners[:, span], states, self.n)[0]
+        masked = torch.where(keep[:, :, None], self.embedded[:, span], self.value)
+        # Mixtures of experts take views of it, which the layout of one prompt does not allow.
+        masked = masked.contiguous()
+        ids = self.ids[:, span].expand(len(states), -1)
+        lengths = {layer.get_seq_length() for layer in cache.layers} or {0}
+        if lengths != {span.start}:
+            raise RuntimeError(f"the cache holds {lengths} of {span.start} tokens")
+        replaced = hooked(self.embedding, functools.partial(replace_once, [masked]))
+        with replaced, suppress(Kept):
+            output = self.model(input_ids=ids, past_key_values=cache, **self.options)
+            return logits_of(output, len(states))[:, -1]
+        return None
+
+
+def _options(model: nn.Module, **options: Any) -> dict[str, Any]:
+    """Return the options that the model takes, and logits of the last position only."""
+    taken = {name: value for name, value in options.items() if accepts(model, name)}
+    return taken | last_logits_only(model)
+
+
+class Kept(Exception):
+    """All keys and values of a level are in the cache; the rest of the forward is not needed."""
+
+
+def new_cache() -> Any:
+    """Return an empty cache of the tree's root."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache()
+    cache.layer_class_to_replicate = _tree_layer()
+    return cache
+
+
+def fork(cache: Any, rows: slice, goes_on: bool) -> Any:
+    """Return a cache of some rows that shares the memory of its parent.
+
+    If the tree goes on below it, it stops the model once its last layer has keys and values.
+    Otherwise it keeps none.
+    """
+    child = new_cache()
+    for layer in cache.layers:
+        copy = type(layer)()
+        copy.lazy_initialization(layer.keys, layer.values)
+        copy.keys, copy.values = layer.keys[rows], layer.values[rows]
+        copy.keeps, copy.stops = goes_on, goes_on and layer is cache.layers[-1]
+        child.layers.append(copy)
+    return child
+
+
+@functools.cache
+def _tree_layer() -> type:
+    """Return a cache layer that repeats its rows when it appends to them, and shares them."""
+    from transformers.cache_utils import DynamicLayer
+
+    class TreeLayer(DynamicLayer):
+        keeps, stops = True, False
+
+        def update(self, key_states, value_states, *args, **kwargs):
+            keys, values = key_states, value_states
+            if self.is_initialized:
+                keys, values = _append(self.keys, keys), _append(self.values, values)
+            else:
+                self.lazy_initialization(keys, values)
+            if self.keeps:
+                self.keys, self.values = keys, values
+            if self.stops:
+                raise Kept
+            return keys, values
+
+    return TreeLayer
+
+
+def _append(
+    past: Shaped[Tensor, "row head position size"], new: Shaped[Tensor, "more head added size"]
+) -> Shaped[Tensor, "more head total size"]:
+    """Repeat rows and append to each, in one copy and without touching shared memory."""
+    rows, length = past.shape[0], past.shape[2]
+    joined = new.new_empty((*new.shape[:2], length + new.shape[2], new.shape[3]))
+    joined[:, :, :length].unflatten(0, (rows, -1)).copy_(past[:, None])
+    joined[:, :, length:] = new
+    return joined

@@ -90,18 +90,17 @@ def accepts(model: nn.Module, name: str) -> bool:
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def only_logits_at(model: nn.Module, positions: int | Tensor) -> dict[str, int | Tensor]:
-    """Return the option that computes logits at some positions only, if the model takes it.
+def last_logits_only(model: nn.Module) -> dict[str, int]:
+    """Return the option that computes logits at the last position only, if the model takes it.
 
     With a large vocabulary, logits are the largest thing that a language model computes.
 
     Args:
         model: a causal language model of `transformers`.
-        positions: the number of last positions, or indices.
     """
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     named = "logits_to_keep" in inspect.signature(inner.forward).parameters
-    return {"logits_to_keep": positions} if named else {}
+    return {"logits_to_keep": 1} if named else {}
 
 
 def logits_of(output: Any, rows: int) -> Tensor:
@@ -169,16 +168,6 @@ def feature_maps(model: nn.Module, images: Tensor) -> list[str]:
     return [name for name, shape in shapes.items() if shape in maps]
 
 
-def layers_to_mask(model: nn.Module, inputs: Arguments) -> str:
-    """Return advice for an error: the layers of a network that can be masked."""
-    if not (isinstance(inputs, Tensor) and inputs.is_floating_point() and inputs.dim() == 4):
-        return "the word embedding"
-    maps = ", ".join(name for name in feature_maps(model, inputs)[:8] if name)
-    if not maps:
-        return "None: no layer returns (sample, channel, height, width), so mask the images"
-    return f"one that returns (sample, channel, height, width): {maps}"
-
-
 class Cut:
     """A network cut at a layer: the part below runs on samples, the part above on every state.
 
@@ -209,8 +198,8 @@ class Cut:
         if not captured or not isinstance(captured[0], Tensor):
             given = type(captured[0]).__name__ if captured else "nothing, since it is never called"
             raise ValueError(
-                f"layer {self.layer!r} must return one tensor, but it returns {given}; "
-                f"expected {layers_to_mask(model, inputs)}"
+                f"layer {self.layer!r} must return one tensor, but it returns {given}; expected "
+                "one that returns (sample, channel, height, width), or the word embedding"
             )
         return captured[0], inputs
 

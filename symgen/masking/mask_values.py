@@ -14,7 +14,6 @@ from symgen.masking.hooks import (
     describe,
     evaluating,
     feature_maps,
-    layers_to_mask,
     unwrapped,
 )
 
@@ -84,13 +83,14 @@ def first_relu(model: nn.Module, images: Tensor) -> str:
     Raises:
         ValueError: if there is none, with the layers that can be masked.
     """
-    for name in feature_maps(model, images):
+    maps = feature_maps(model, images)
+    for name in maps:
         if isinstance(model.get_submodule(name), nn.ReLU | nn.ReLU6 | nn.LeakyReLU):
             return name
     raise ValueError(
         f"{type(model).__name__} calls no ReLU module that returns (sample, channel, height, "
-        "width), and a ReLU called as a function cannot be masked; expected as layer "
-        f"{layers_to_mask(model, images)}"
+        "width), and a ReLU called as a function cannot be masked; expected as layer None, to mask "
+        f"the image, or one of {maps[:8]}"
     )
 
 

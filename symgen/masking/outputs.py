@@ -47,7 +47,6 @@ from symgen.masking.hooks import (
     describe,
     evaluating,
     feature_maps,
-    layers_to_mask,
     logits_of,
     unwrapped,
 )
@@ -78,7 +77,7 @@ def masked_outputs(
     """Return v on all 2^n masked states of each sample (Section 2.1; App. A.1, F).
 
     The part of the network below the masked layer runs on samples, the rest on every state. A
-    causal language model runs as a prefix tree (see `prefix_tree`). The result depends on the batch
+    causal language model runs as a prefix tree (see `causal`). The result depends on the batch
     size by rounding only. The network's inputs are copies.
 
     Args:
@@ -282,10 +281,10 @@ def _image_runner(
     one, layer = inputs_of(0, 1), mask_value.layer
     way = cut_at(model, layer, one)
     feature, _ = way.below(model, one)
-    if layer is not None and layer not in feature_maps(model, one):
+    if layer is not None and layer not in (maps := feature_maps(model, one)):
         raise ValueError(
-            f"layer {layer!r} returns {tuple(feature.shape)} for one image; expected as layer "
-            f"{layers_to_mask(model, one)}"
+            f"layer {layer!r} returns {tuple(feature.shape)} for one image; expected None, to mask "
+            f"the image, or a layer that returns (sample, channel, height, width): {maps[:8]}"
         )
     owners = variables.owners(*feature.shape[2:])[:, None]
     return Runner(model, way, inputs_of, owners, variables.n, mask_value.value, target)

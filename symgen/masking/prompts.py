@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from symgen.device import device_of
 from symgen.masking.causal import warn_of_repeated_start
-from symgen.masking.hooks import Inputs, evaluating, only_logits_at, unwrapped
+from symgen.masking.hooks import Inputs, evaluating, last_logits_only, unwrapped
 from symgen.masking.mask_values import check_tokens
 from symgen.masking.variables import (
     TextVariables,
@@ -110,7 +110,7 @@ def first_probability(model: nn.Module, tokenizer: Any, prompt: Prompt) -> float
     model, (ids, target) = unwrapped(model), target_tokens(prompt, tokenizer)
     check_tokens(model, [torch.cat([ids, torch.tensor(target)])])
     with evaluating(model):
-        last = only_logits_at(model, 1)
+        last = last_logits_only(model)
         logits = model(input_ids=ids[None].to(device_of(model)), **last).logits[0, -1]
     probability = float(logits.float().softmax(-1)[target[0]])
     if math.isnan(probability):

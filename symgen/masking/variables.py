@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -233,8 +232,8 @@ def draw_words(
         offsets = token_offsets(text, tokenizer, max_length)
         content = []
         for span, is_content in words_of(text):
-            group, cut = _tokens_within(text, offsets, *span)
-            if is_content and group and not cut:
+            group = _tokens_within(text, offsets, *span)
+            if is_content and group:
                 content.append((group, text[slice(*span)]))
         most = max(most, len(content))
         if len(content) >= n:
@@ -287,22 +286,16 @@ def word_spans(text: str, spans: Sequence[tuple[int, int]], tokenizer: Any) -> T
             whose border lies inside a token.
     """
     offsets = token_offsets(text, tokenizer)
-    groups, ordered = [], sorted(spans)
-    for (start, end), (other, last) in pairwise(ordered):
-        if other < end:
-            raise ValueError(
-                f"spans ({start}, {end}) {text[start:end]!r} and ({other}, {last}) "
-                f"{text[other:last]!r} overlap; each character belongs to at most one variable"
-            )
+    groups = []
     for start, end in spans:
         if not 0 <= start < end <= len(text):
             raise ValueError(
                 f"span ({start}, {end}) is outside the text of {len(text)} characters; "
                 "expected 0 <= start < end <= length"
             )
-        group, cut = _tokens_within(text, offsets, start, end)
-        if cut or not group:
-            pieces = [text[slice(*offsets[i])] for i in cut]
+        group = _tokens_within(text, offsets, start, end)
+        if not group:
+            pieces = [text[a:b] for a, b in offsets if a < end and b > start]
             raise ValueError(
                 f"span ({start}, {end}), {text[start:end]!r}, does not consist of whole tokens: "
                 f"its pieces are {pieces}; choose a span that begins and ends where pieces do"
@@ -372,16 +365,15 @@ def token_offsets(
 
 def _tokens_within(
     text: str, offsets: Sequence[tuple[int, int]], start: int, end: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the tokens inside a span, and all that overlap it if its border cuts one."""
-    inside, overlapping = [], []
+) -> tuple[int, ...]:
+    """Return the tokens of a span; none if its border lies inside a token, or it has none."""
+    group, covered = [], start
     for index, (first, last) in enumerate(offsets):
         while first < last and text[first].isspace() and first < start:
             first += 1  # A token such as " earth" begins with the space before the word.
         if first < last and first < end and last > start:
-            overlapping.append(index)
-            if start <= first and last <= end:
-                inside.append(index)
-    covered = max((offsets[i][1] for i in inside), default=start)
-    cut = len(inside) != len(overlapping) or bool(text[covered:end].strip())
-    return tuple(inside), tuple(overlapping) if cut and overlapping else ()
+            if first < start or last > end:
+                return ()
+            group.append(index)
+            covered = last
+    return () if text[covered:end].strip() else tuple(group)

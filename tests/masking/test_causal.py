@@ -8,10 +8,15 @@ import torch
 from torch import nn
 
 from symgen.device import BatchSizeWarning
-from symgen.masking.causal import RepeatedStartWarning, SaturatedTargetWarning
+from symgen.masking.causal import (
+    PrefixTree,
+    PrefixTreeWarning,
+    RepeatedStartWarning,
+    SaturatedTargetWarning,
+    plain_runner,
+)
 from symgen.masking.mask_values import MaskValue, mean_embedding, token_embedding
 from symgen.masking.outputs import masked_outputs
-from symgen.masking.prefix_tree import PrefixTree, PrefixTreeWarning, plain_runner
 from symgen.masking.states import run_all
 from symgen.masking.variables import TextVariables
 

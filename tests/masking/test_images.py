@@ -159,9 +159,9 @@ def test_layers_without_a_map_are_refused_with_those_that_have_one(name):
     generator = torch.Generator().manual_seed(0)
     x, target = torch.randn(2, 3, 32, 32, generator=generator), torch.tensor([0, 2])
     variables = draw_patches(2, n=3, grid=2)
-    with pytest.raises(ValueError, match=rf"calls no ReLU .*expected as layer.* {layer}"):
+    with pytest.raises(ValueError, match=rf"calls no ReLU .*expected as layer.*{layer}"):
         mean_feature(model, x)
-    with pytest.raises(ValueError, match=rf"{wrong}. returns .* for one image; .* {layer}"):
+    with pytest.raises(ValueError, match=rf"{wrong}. returns .* for one image; .*{layer}"):
         masked_outputs(model, x, target, variables, MaskValue(torch.zeros(()), wrong))
     given = model, x, target, variables, mean_feature(model, x, layer)
     torch.testing.assert_close(masked_outputs(*given), by_hand.of_images(*given), atol=1e-5, rtol=0)
