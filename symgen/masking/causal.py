@@ -44,6 +44,7 @@ from symgen.masking.states import (
     ALIVE,
     Runner,
     check_all,
+    check_finite,
     check_outcomes,
     log_odds,
     present_at,
@@ -74,7 +75,7 @@ def causal_outputs(
     prompts: Sequence[Int[Tensor, " _"]],
     targets: Sequence[Sequence[int]],
     variables: TextVariables,
-    mask_value: MaskValue,
+    mask_value: MaskValue | None,
     states: Int[Tensor, " state"] | None,
     batch_size: int | None,
     progress: bool,
@@ -89,7 +90,7 @@ def causal_outputs(
         targets: tokens that follow each prompt. For several tokens, v is the log odds of all,
             one after the other.
         variables: of the prompts.
-        mask_value: of masked variables.
+        mask_value: of masked variables; None removes their tokens, and the rest moves up.
         states: None for all, as a prefix tree.
         batch_size, progress: see `masked_outputs`.
     """
@@ -106,6 +107,8 @@ def causal_outputs(
         if at:  # The prompts are longer than when their variables were made.
             chosen = TextVariables(chosen.groups, chosen.words)
         given = (model, ids, target, chosen)
+        if mask_value is None:
+            return _removed_outputs(*given, states, batch_size or 64)
         if states is None:
             return tree_outputs(*given, mask_value, batch_size, progress)
         return run_all(plain_runner(*given, mask_value), states, batch_size, progress)
@@ -128,6 +131,33 @@ def causal_outputs(
             stacklevel=5,
         )
     return v.clamp(-LARGEST_OUTPUT, LARGEST_OUTPUT)
+
+
+def _removed_outputs(
+    model: nn.Module, prompts: Sequence[Tensor], target: Tensor, variables: TextVariables,
+    states: Tensor | None, batch_size: int,
+) -> Tensor:  # fmt: skip
+    """Return v if the tokens of masked variables are removed and the rest moves up."""
+    states = torch.arange(2**variables.n) if states is None else states
+    v = torch.empty(len(prompts), len(states), dtype=torch.float64)
+    option = last_logits_only(model)
+    for row, ids in enumerate(prompts):
+        owners = variables[row].owners(len(ids))
+        if (owners < variables.n).all():
+            raise ValueError(
+                f"prompt {row}: with all variables removed nothing is left; leave a word out of "
+                "the variables, or mask by an embedding"
+            )
+        keep = present_at(owners, states, variables.n)[0]
+        # Prompts of the same length need no padding.
+        for length in keep.sum(1).unique():
+            for part in (keep.sum(1) == length).nonzero().flatten().split(batch_size):
+                rest = ids.expand(len(part), -1)[keep[part]].view(len(part), -1)
+                output = model(rest.to(device_of(model)), **option)
+                z = (output if isinstance(output, Tensor) else output.logits)[:, -1]
+                v[row, part] = log_odds(z, target[row].expand(len(part))).cpu().double()
+        check_finite(v[row : row + 1], row, states)
+    return v
 
 
 def warn_of_repeated_start(ids: Int[Tensor, " position"], start: int | list[int] | None) -> None:

@@ -180,26 +180,28 @@ def _ordinary(value: Tensor) -> Tensor:
         return torch.empty(value.shape).copy_(value.detach().clone())
 
 
-def word_value(model: nn.Module, tokenizer: Any, masking: str = "mean") -> MaskValue:
-    """Return the mask value of words by name.
+def word_value(model: nn.Module, tokenizer: Any, masking: str = "mean") -> MaskValue | None:
+    """Return the mask value of words by name; None if masked words are removed.
 
     Args:
         model, tokenizer: of a language network.
-        masking: "mean", the mean embedding over the vocabulary; or the text of one token, such as
-            "_", for the embedding of this token.
+        masking: "mean", the mean embedding over the vocabulary; "remove"; or the text of one token,
+            such as "_", for the embedding of this token.
 
     Raises:
         ValueError: for a text that is not one token.
     """
     if masking == "mean":
         return mean_embedding(model)
+    if masking == "remove":
+        return None
     ids = tokenizer(masking, add_special_tokens=False)["input_ids"]
     token = tokenizer.convert_tokens_to_ids(masking)
     if len(ids) != 1 and token not in (None, tokenizer.unk_token_id):
         ids = [token]
     if len(ids) != 1:
         raise ValueError(
-            f"masking={masking!r} is {len(ids)} tokens of this tokenizer; expected 'mean', or the "
-            "text of one token, such as '_'"
+            f"masking={masking!r} is {len(ids)} tokens of this tokenizer; expected 'mean', "
+            "'remove', or the text of one token, such as '_'"
         )
     return token_embedding(model, ids[0])

@@ -57,7 +57,7 @@ from symgen.split.sampled import SampledInteractions, draw_states, sparsify_samp
 from symgen.split.sparsify import MAX_VARIABLES, sparsify
 
 Variables = ImageVariables | TextVariables | Tensor | np.ndarray
-Value = MaskValue | Tensor | np.ndarray | np.generic | float | Callable[[Any], MaskValue]
+Value = MaskValue | Tensor | np.ndarray | np.generic | float | Callable[[Any], MaskValue] | None
 # Up to this many variables, the split is faster on a GPU.
 GPU_LAST = 12
 # Inputs of text networks that have one entry per token.
@@ -95,8 +95,8 @@ def masked_outputs(
             functions, and modules whose inputs are masked, whole numbers (sample or 1, ...): the
             variable of each input position, -1 for none.
         mask_value: the value of masked variables, and its layer; or a function that makes it for
-            the network. For variables that are numbers: a number
-            (also NaN), tensor or array that broadcasts to one sample.
+            the network. None removes words from a list of prompts. For variables that are numbers:
+            a number (also NaN), tensor or array that broadcasts to one sample.
         batch_size: masked states per forward pass; by default as many as suit memory and device.
             It is halved, with a `BatchSizeWarning`, if memory runs out.
         progress: whether to show a progress bar.
@@ -295,7 +295,8 @@ def _prompts(
 ) -> list[Int[Tensor, " _"]] | None:
     """Return token ids per prompt for a causal language model; None for any other model."""
     name, layer = word_embedding(model)[0], getattr(value, "layer", None)
-    if layer != name:
+    removed = value is None and isinstance(x, list | tuple)
+    if layer != name and not removed:
         raise ValueError(
             f"words are masked at the word embedding, layer {name!r}, but the mask value is for "
             f"{layer!r}; make it with token_embedding or mean_embedding"

@@ -142,6 +142,23 @@ def test_v_is_computed_in_float32_from_a_half_precision_model(prompts):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("name", ["llama", "gpt2", "opt"])
+def test_removal_is_a_shorter_prompt(name, prompts):
+    model = build(name)
+    for size in (None, 3):
+        v = masked_outputs(model, prompts, TARGET, VARIABLES, None, size)
+    for row, ids in enumerate(prompts):
+        for state in range(16):
+            away = [p for i, g in enumerate(GROUPS[row]) if not state >> i & 1 for p in g]
+            rest = torch.tensor([t for p, t in enumerate(ids.tolist()) if p not in away])
+            expected = by_hand.odds(model(rest[None]).logits[0, -1], int(TARGET[row]))
+            torch.testing.assert_close(v[row, state], expected, atol=1e-5, rtol=1e-5)
+    whole = TextVariables((tuple((i,) for i in range(len(prompts[0]))),))
+    with pytest.raises(ValueError, match="prompt 0: with all variables removed nothing is left"):
+        masked_outputs(model, prompts[:1], TARGET[:1], whole, None)
+
+
+@torch.no_grad()
 def test_the_whole_target_is_the_sum_over_its_tokens(prompts):
     llama = build(initializer_range=0.1)
     targets = [[0], [2, 7, 30], [96]]
