@@ -6,6 +6,7 @@ import importlib.util
 import os
 import platform
 import re
+import sys
 import time
 import timeit
 from collections.abc import Mapping, Sequence
@@ -84,6 +85,10 @@ class Chapter:
         self._reads: set[str] = set()
         READ.clear()
         self._started = time.perf_counter()
+        # All tables of a notebook look alike.
+        shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+        if shell is not None:
+            shell.display_formatter.formatters["text/html"].for_type(pd.DataFrame, pages.table)
 
     def record(self, table: str, frame: pd.DataFrame) -> Shown:
         """Write a result table to ``NAME.table.csv``, and return it for display.

@@ -29,8 +29,11 @@ def digits(value: Any) -> str:
 
 
 def table(frame: pd.DataFrame, max_rows: int | None = 30) -> str:
-    """Return a DataFrame as HTML: no index, three digits, everything escaped."""
-    return frame.to_html(
+    """Return a DataFrame as HTML: no row numbers, three digits, everything escaped."""
+    if not pd.api.types.is_integer_dtype(frame.index) or any(frame.index.names):
+        frame = frame.reset_index()
+    frame = frame.rename(columns=lambda name: str(name).replace("_", " "))
+    return frame.rename_axis(columns=None).to_html(
         index=False, border=0, max_rows=max_rows, float_format=digits, na_rep="", classes="results"
     )
 
@@ -46,7 +49,9 @@ def effect(row: Any) -> str:
     mean, low, high = row["mean"], row["low"], row["high"]
     if high > low:
         places = min(max(1 - math.floor(math.log10(3 * (high - low))), 0), 9)
-        text = f"{mean:.{places}f} [{low:.{places}f}, {high:.{places}f}]"
+        # 0.0 turns -0.0 into 0.0.
+        mean, low, high = (f"{round(x, places) + 0.0:.{places}f}" for x in (mean, low, high))
+        text = f"{mean} [{low}, {high}]"
     else:  # an exact value, or NaN
         text = digits(float(mean))
     return f"{text} {row['unit']}".strip()

@@ -1,5 +1,7 @@
 """`Chapter`: parameters, tables, claims and provenance inside a notebook."""
 
+import re
+
 import pandas as pd
 import pytest
 
@@ -90,3 +92,12 @@ def test_provenance_adds_seconds_and_devices_of_the_trainings_that_were_read(
     assert "an &lt;archive&gt;" in shown["text/html"]
     again = Chapter("00_first", {})
     assert again.provenance().bundle[PROVENANCE]["reused"] == 0
+
+
+def test_tables_show_three_digits_words_and_no_row_numbers():
+    frame = pd.DataFrame({"test_loss": [1.23456, float("nan")], "name": ["<b>", "y"]}, index=[4, 7])
+    text = pages.table(frame)
+    assert re.findall("<th>(.*?)</th>", text) == ["test loss", "name"]
+    assert re.findall("<td>(.*?)</td>", text) == ["1.23", "&lt;b&gt;", "", "y"]
+    assert ">name</th>" in pages.table(frame.set_index("name"))
+    assert pages.effect({"mean": -0.001, "low": -0.5, "high": 0.5, "unit": ""}) == "0.0 [-0.5, 0.5]"
