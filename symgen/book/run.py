@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import nbformat
-from joblib import Parallel, delayed
+from joblib import Parallel, cpu_count, delayed
 
 from symgen import __version__
 from symgen.book import editions, notebooks
@@ -68,6 +68,7 @@ def execute(
     out: Path,
     until: float | None = None,
     source: nbformat.NotebookNode | None = None,
+    cores: int | None = None,
 ) -> Outcome:
     """Run one chapter into the folder `out`.
 
@@ -81,6 +82,7 @@ def execute(
         out: folder of the run.
         until: time (seconds since 1970) after which nothing new starts.
         source: the notebook to run instead of the chapter's own.
+        cores: that trainings within the chapter may use side by side; by default all.
 
     Raises:
         BookError: for an unknown preset or parameter.
@@ -100,6 +102,7 @@ def execute(
         notebooks.write(source, aside / "source.ipynb")
         kernel = {"SYMGEN_OUT": str(aside), "SYMGEN_RUN": str(out.resolve()), "TQDM_DISABLE": "1"}
         kernel |= {"SYMGEN_UNTIL": str(until)} if until is not None else {}
+        kernel |= {"LOKY_MAX_CPU_COUNT": str(cores)} if cores is not None else {}
         try:
             with mock.patch.dict(os.environ, kernel):
                 executed = _papermill(book, aside, parameters)
@@ -175,7 +178,10 @@ def run_all(
     until: float | None = None,
 ) -> Iterator[Outcome]:
     """Run chapters side by side, and yield each outcome as it comes. See `execute`."""
-    jobs = (delayed(execute)(book, name, preset, given, out, until) for name in chapters)
+    # Chapters that run side by side share the cores, or processes would wait for each other.
+    cores = max(1, cpu_count() // workers)
+    rest = (preset, given, out, until, None, cores)
+    jobs = (delayed(execute)(book, name, *rest) for name in chapters)
     yield from Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)(jobs)
 
 
