@@ -181,7 +181,10 @@ def run_all(
     # Chapters that run side by side share the cores, or processes would wait for each other.
     cores = max(1, cpu_count() // workers)
     rest = (preset, given, out, until, None, cores)
-    jobs = (delayed(execute)(book, name, *rest) for name in chapters)
+    # Neighbours share networks, so the second of them comes later and reads them.
+    names = [*chapters]
+    names = [*names[::2], *names[1::2]] if workers > 1 else names
+    jobs = (delayed(execute)(book, name, *rest) for name in names)
     yield from Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)(jobs)
 
 
