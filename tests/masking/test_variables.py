@@ -174,7 +174,7 @@ def test_prompts_show_their_variables_and_the_target_as_the_tokenizer_joins_it(r
         v = masked_outputs(model, *inputs, variables, value)
         assert v.shape == (2, 8)
         torch.testing.assert_close(v[0, -1], torch.logit(p).double(), atol=1e-4, rtol=0)
-    with pytest.raises(ValueError, match="expected 'mean', or the text of one token"):
+    with pytest.raises(ValueError, match="expected 'mean', 'remove', or the text of one token"):
         word_value(model, tokenizer, "two words")
     with pytest.raises(ValueError, match="joins the prompt's end"):
         target_tokens(Prompt.of("The tall sai", "lor"), bytelevel(["The", "Ġtall", "Ġsailor"]))
