@@ -8,6 +8,7 @@ import re
 import shutil
 
 import nbformat
+import pandas as pd
 import pytest
 import yaml
 from conftest import ROOT
@@ -51,14 +52,36 @@ def test_every_page_of_the_contents_exists_and_every_chapter_is_listed():
     assert len(listed) + 1 == 17
 
 
-def test_a_chapter_runs_with_its_exercises_solved(chapter, tmp_path):
+def pair_of_networks(folder):
+    """Return a pair for chapter 02: a small image classifier in a folder, as both networks."""
+    import transformers
+
+    small = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic", num_labels=5
+    )
+    transformers.ResNetForImageClassification(small).save_pretrained(folder)
+    size = {"height": 64, "width": 64}
+    transformers.ViTImageProcessor(size=size).save_pretrained(folder)
+    birds = "bentrevett/caltech-ucsd-birds-200-2011"
+    return {"networks": [str(folder)] * 2, "dataset": birds, "samples": 3, "n": 3}
+
+
+def test_a_chapter_runs_with_its_exercises_solved(chapter, tmp_path, monkeypatch):
     name = chapter.metadata["chapter"]
     # Chapter 02 draws the rows of this table, if it is there.
     (tmp_path / "tables").mkdir()
     power = "05_llm_interactions.power.csv"
     shutil.copy(ROOT / "data" / "editions" / "quick" / "tables" / power, tmp_path / "tables")
-    outcome = run.execute(ROOT, name, "smoke", {}, tmp_path, source=solved(chapter))
+    given = {}
+    if name == "02_order_generalization":
+        monkeypatch.setenv("SYMGEN_DATA", str(ROOT / "tests" / "data" / "mirror"))
+        given = {"pairs": [pair_of_networks(tmp_path / "net")]}
+    outcome = run.execute(ROOT, name, "smoke", given, tmp_path, source=solved(chapter))
     assert outcome.status == "done", outcome.message
+    if given:  # A network shares everything with itself.
+        power = pd.read_csv(tmp_path / "tables" / f"{name}.power.csv")
+        rows = power[power["label"].str.startswith("net on ") & (power["quantity"] == "H")]
+        assert len(rows) and rows["mean"].dropna().eq(1).all() and rows["mean"].notna().any()
     for cell in nbformat.read(outcome.path, as_version=4).cells:
         if notebooks.has_tag(cell, "exercise-check"):
             printed = "".join(o.get("text", "") for o in cell.outputs)

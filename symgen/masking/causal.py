@@ -149,12 +149,13 @@ def _removed_outputs(
                 "the variables, or mask by an embedding"
             )
         keep = present_at(owners, states, variables.n)[0]
+        lengths = keep.sum(1)
         # Prompts of the same length need no padding.
-        for length in keep.sum(1).unique():
-            for part in (keep.sum(1) == length).nonzero().flatten().split(batch_size):
+        for length in lengths.unique():
+            for part in (lengths == length).nonzero().flatten().split(batch_size):
                 rest = ids.expand(len(part), -1)[keep[part]].view(len(part), -1)
                 output = model(rest.to(device_of(model)), **option)
-                z = (output if isinstance(output, Tensor) else output.logits)[:, -1]
+                z = logits_of(output, len(part))[:, -1]
                 v[row, part] = log_odds(z, target[row].expand(len(part))).cpu().double()
         check_finite(v[row : row + 1], row, states)
     return v

@@ -19,13 +19,15 @@ from symgen.masking.outputs import masked_outputs
 from symgen.masking.variables import ImageVariables, TextVariables, draw_patches, draw_words
 from symgen.models.config import TrainingConfig
 from symgen.models.loop import recalibrated
-from symgen.models.own import Checkpoints
+from symgen.models.own import Checkpoints, PretrainedNetwork
 from symgen.models.registry import build_network, data_options
 from symgen.models.training import TrainingRun, train
 from symgen.names import unknown
 from symgen.split.sparsify import MAX_VARIABLES, sparsify
 from symgen.storage import cached
 
+# What `outputs` and `interactions` take.
+Network = TrainingRun | Checkpoints | PretrainedNetwork
 # The mean feature is taken over so many images, drawn with this seed, in batches of this size.
 MEAN_OVER, MEAN_SEED, MEAN_BATCH = 1000, 0, 256
 # Up to so many variables a GPU splits faster than a CPU.
@@ -281,13 +283,14 @@ class Study:
         return None if self.layer == "input" else self.layer
 
     def outputs(
-        self, run: TrainingRun | Checkpoints, step: int = -1, part: str = "test",
+        self, run: Network, step: int = -1, part: str = "test",
         classes: Int[Tensor, " sample"] | None = None, rows: Any = None,
     ) -> Float[Tensor, "row state"]:  # fmt: skip
         """Return v of a network on all masked states of the samples; stored in the cache.
 
         Args:
-            run: a training, such as one of `runs`, or your own `Checkpoints`.
+            run: a training, such as one of `runs`, your own `Checkpoints`, or a
+                `PretrainedNetwork`.
             step: of the checkpoint; -1 is the last.
             part: of the data.
             classes: whose output v is, one per drawn sample; by default the true classes.
@@ -313,7 +316,7 @@ class Study:
         return cached("outputs", key, compute, enabled=network is not None)["v"]
 
     def interactions(
-        self, run: TrainingRun | Checkpoints, step: int = -1, part: str = "test",
+        self, run: Network, step: int = -1, part: str = "test",
         classes: Int[Tensor, " sample"] | None = None, rows: Any = None, few: bool = False,
     ) -> Interactions:  # fmt: skip
         """Return the interactions of a network on the samples; stored in the cache.
@@ -324,8 +327,7 @@ class Study:
         """
         v = self.outputs(run, step, part, classes, rows)
         variables = self.drawn(part)[1]
-        variables = variables if rows is None else variables[rows]
-        names = getattr(variables, "words", ()) or None
+        names = getattr(variables if rows is None else variables[rows], "words", ()) or None
         return split(v, self.noise, self.tol, few, names)
 
 

@@ -171,7 +171,7 @@ class Loop:
         config, mixed = self.config, self.config.mixed_precision != "no"
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate * _rate(step, self.total, config.schedule)
-        # Dropout then depends on the step alone.
+        # Dropout then depends on the step alone. The 0 keeps the draws of stored trainings.
         torch.manual_seed(seed_of(config.seed, 3, step, 0))
         self.model.train()
         with torch.autocast(self.device.type, self.autocast_type, enabled=mixed):
@@ -283,6 +283,7 @@ def batches(
             order[epoch] = shuffled.tensor_split(per_epoch)
         index = order[epoch][place]
         if config.augment:
+            # The 0 keeps the draws of stored trainings.
             return part.augment(index, generator(config.seed, 2, step, 0))
         return part.batch(index)
 

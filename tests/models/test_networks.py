@@ -9,6 +9,7 @@ from torch import nn
 
 from symgen.data.datasets import load_dataset
 from symgen.data.texts import MASKED, train_tokenizer
+from symgen.method.study import Study
 from symgen.models.own import PretrainedNetwork
 from symgen.models.registry import (
     NETWORKS,
@@ -263,6 +264,11 @@ def test_pretrained_image_networks_as_they_are(pretrained):
         blank = PretrainedNetwork("me/images", data.part("test"))
         logits = blank.load()(x)
     assert run.key() == PretrainedNetwork("me/images").key() != blank.key()
+    study = Study(dataset=data.name, network="me/images", baselines=0, train_size=None,
+                  samples=4, n=3)  # fmt: skip
+    rows = torch.tensor([True, False, True, False])
+    inter = study.interactions(run, classes=torch.zeros(4, dtype=torch.long), rows=rows)
+    assert inter.and_.shape == (2, 8) and (inter.full != inter.bias).all()
     # Batch norms were recalibrated, so the copy tells images apart.
     assert logits.shape == (3, 5) and logits.std(0).min() > 0.01 * logits.std()
 
