@@ -191,3 +191,12 @@ def test_store_asks_larger_presets_to_record_their_trainings(copied, monkeypatch
     )
     assert call("run", "02_second", "--preset", preset, "--store").exit_code == 0
     assert seen == [commit]
+
+
+def test_chapters_side_by_side_share_the_cores_and_neighbours_do_not_meet(monkeypatch):
+    monkeypatch.setattr(run, "cpu_count", lambda: 6)
+    monkeypatch.setattr(run, "Parallel", lambda **_: lambda jobs: [a for _, a, _ in jobs])
+    for workers, order in {1: "abcde", 2: "acebd"}.items():
+        jobs = list(run.run_all(ROOT, list("abcde"), "quick", {}, ROOT, workers))
+        assert "".join(job[1] for job in jobs) == order
+        assert {job[-1] for job in jobs} == {6 // workers}
