@@ -118,7 +118,8 @@ class Chapter:
             unit: what is repeated, "trainings" or "prompts".
 
         Returns:
-            A box, or one sentence if there are fewer than two repetitions.
+            A box with all settings so far; those in which what is claimed was measured fewer than
+            two times are left out. If none is left, one sentence.
 
         Raises:
             ValueError: for an unknown claim.
@@ -129,22 +130,22 @@ class Chapter:
         if name not in about.index:
             raise notebooks.unknown("claim", name, about.index)
         preset = self.parameters.get("preset", "quick")
-        if max((len(one.values) for one in contrasts), default=0) < 2:
+        if max((len(one.values) for one in contrasts if one.side), default=0) >= 2:
+            self._claims[name, setting] = pd.DataFrame(
+                {
+                    "claim": name, "setting": setting, "label": one.label,
+                    **one.interval._asdict(), "side": one.side, "margin": one.margin,
+                    "unit": one.unit, "repetitions": len(one.values), "of": unit,
+                    "row": one.verdict, "verdict": verdict(contrasts),
+                }
+                for one in contrasts
+            )  # fmt: skip
+            self.record("claims", pd.concat(self._claims.values(), ignore_index=True))
+        parts = [rows for (claim, _), rows in self._claims.items() if claim == name]
+        if not parts:
             sentence = f"Not tested with these parameters: {about.statement[name]}."
             return Shown(sentence, pages.marked("p", name, preset, html.escape(sentence)))
-        rows = pd.DataFrame(
-            {
-                "claim": name, "setting": setting, "label": one.label, **one.interval._asdict(),
-                "side": one.side, "margin": one.margin, "unit": one.unit,
-                "repetitions": len(one.values), "of": unit, "row": one.verdict,
-                "verdict": verdict(contrasts),
-            }
-            for one in contrasts
-        )  # fmt: skip
-        self._claims[name, setting] = rows
-        table = pd.concat(self._claims.values(), ignore_index=True)
-        self.record("claims", table)
-        shown = table[table["claim"] == name]
+        shown = pd.concat(parts, ignore_index=True)
         text = shown[["setting", "label", "mean", "low", "high", "row"]].to_string(index=False)
         return Shown(text, pages.claim_box(shown, about.loc[name], preset))
 

@@ -37,6 +37,15 @@ def test_tables_have_a_default_place_in_the_book(chapter, book):
         chapter.record("a/b", pd.DataFrame())
 
 
+def test_a_claim_that_is_measured_in_no_setting_is_a_sentence(chapter):
+    unknown = [rising([float("nan")] * 3), rising([0.1, 0.1, 0.2], 0)]
+    text = chapter.claim("power", unknown, "cnn")._repr_mimebundle_()["text/html"]
+    assert "Not tested with these parameters: " in text and "<table" not in text
+    chapter.claim("power", [rising([0.1, 0.12, 0.11])], "vgg")
+    text = chapter.claim("power", unknown, "cnn")._repr_mimebundle_()["text/html"]
+    assert "vgg, 3 trainings" in text and "cnn" not in text
+
+
 def test_a_claim_is_judged_recorded_and_shown(chapter, book):
     box = chapter.claim("power", [rising([0.1, 0.12, 0.11]), rising([0.1, 0.1, 0.2], 0)], "cnn")
     markup = box._repr_mimebundle_()["text/html"]
