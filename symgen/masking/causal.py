@@ -26,9 +26,8 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
-from symgen.device import Batch, device_of, fitting, is_out_of_memory
+from symgen.device import device_of, fitting, is_out_of_memory
 from symgen.masking.hooks import (
     ROUNDING,
     accepts,
@@ -44,7 +43,6 @@ from symgen.masking.mask_values import MaskValue
 from symgen.masking.states import (
     ALIVE,
     Runner,
-    check_all,
     check_finite,
     check_outcomes,
     log_odds,
@@ -191,17 +189,15 @@ def check_causal(model: nn.Module, ids: Int[Tensor, " position"]) -> None:
     pair = torch.stack([ids[:2], ids[:2]]).to(device_of(model))
     pair[1, -1] = 0 if ids[:2][-1] else 1
     output = call(model, {"input_ids": pair} if accepts(model, "input_ids") else pair)
-    logits = output if isinstance(output, Tensor) else getattr(output, "logits", torch.empty(0))
-    problem = ""
-    if logits.dim() != 3:
-        problem = "it returns no logits for every token"
-    elif len(ids) > 1:
+    logits = getattr(output, "logits", output)
+    is_causal = isinstance(logits, Tensor) and logits.dim() == 3
+    if is_causal and len(ids) > 1:
         first, bound = logits[:, 0].float(), ROUNDING.get(logits.dtype, 1e-4) / 10
-        if (first[0] - first[1]).abs().max() > bound * first.abs().max():
-            problem = "its output at a token changes with the token after it"
-    if problem:
+        is_causal = not (first[0] - first[1]).abs().max() > bound * first.abs().max()
+    if not is_causal:
         raise ValueError(
-            f"{type(model).__name__} is no causal language model: {problem}. Texts need a "
+            f"{type(model).__name__} is no causal language model: it returns no logits for every "
+            "token, or its output at a token changes with the token after it. Texts need a "
             "classifier with logits (sample, class), or a model that continues texts "
             "(AutoModelForCausalLM)"
         )
@@ -225,37 +221,24 @@ def tree_outputs(
         prompts: token ids, not padded.
     """
     runner = plain_runner(model, prompts, target, variables, mask_value)
-    states = torch.arange(2**runner.n)
-
-    def in_full(reason: str) -> Tensor:
-        warnings.warn(
-            f"{type(model).__name__} runs in full on every masked prompt, not as a prefix tree: "
-            f"{reason}",
-            PrefixTreeWarning,
-            stacklevel=5,
-        )
-        return run_all(runner, states, batch_size, progress)
-
+    states, rows = torch.arange(2**runner.n), batch_size
     check_outcomes(runner.plain(0), runner.target)
-    v = torch.empty(len(prompts), len(states), dtype=torch.float64)
-    batch = Batch(1 if batch_size is None else batch_size)
     try:
-        if batch_size is None:
+        if rows is None:
             longest = max(range(len(prompts)), key=lambda i: len(prompts[i]))
-            batch = Batch(PrefixTree(runner, longest).automatic_rows())
-        done = 0
-        with tqdm(total=v.numel(), unit="state", disable=not progress, leave=False) as bar:
-            while done < len(prompts):
-                with batch.halving():
-                    v[done] = PrefixTree(runner, done).run(batch.size)
-                    check_all(runner, done, v[done : done + 1], states, batch.size)
-                    done += 1
-                    bar.update(v.shape[1])
+            rows = PrefixTree(runner, longest).automatic_rows()
+        tree = lambda index, rows: PrefixTree(runner, index).run(rows)  # noqa: E731
+        return run_all(runner, states, rows, progress, tree)
     except CACHE_ERRORS as error:
         if is_out_of_memory(error):
             raise
-        return in_full(f"{type(error).__name__}: {error}")
-    return v
+        warnings.warn(
+            f"{type(model).__name__} runs in full on every masked prompt, not as a prefix tree: "
+            f"{type(error).__name__}: {error}",
+            PrefixTreeWarning,
+            stacklevel=5,
+        )
+    return run_all(runner, states, batch_size, progress)
 
 
 def plain_runner(

@@ -135,6 +135,25 @@ def repeat(inputs: Arguments, states: int) -> Arguments:
     return inputs.repeat_interleave(states, dim=0) if inputs.dim() else inputs
 
 
+def calls(model: nn.Module, inputs: Arguments) -> list[tuple[str, nn.Module, list[Tensor], Tensor]]:
+    """Return the calls of modules in a forward pass: name, module, tensors given, tensor returned.
+
+    The tensors have shapes but no numbers.
+    """
+    made = []
+
+    def note(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            given = [x.to("meta") for x in arguments if isinstance(x, Tensor)]
+            made.append((name, module, given, output.to("meta")))
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.enter_context(hooked(module, partial(note, name)))
+        call(model, inputs)
+    return made
+
+
 def feature_maps(model: nn.Module, images: Tensor) -> list[str]:
     """Return the layers that return (sample, channel, height, width), in order of execution.
 
@@ -147,18 +166,11 @@ def feature_maps(model: nn.Module, images: Tensor) -> list[str]:
     """
     shapes: dict[str, torch.Size] = {}
     first, last = set(), set()
-
-    def note(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
-        if isinstance(output, Tensor):  # A layer is masked at its first call.
-            shapes.setdefault(name, output.shape)
+    for name, module, given, output in calls(model, images):
+        shapes.setdefault(name, output.shape)  # A layer is masked at its first call.
         if isinstance(module, (*CHANNELS_FIRST, nn.Linear)):
             seen = last if isinstance(module, nn.Linear) else first
-            seen.update(x.shape for x in (*arguments, output) if isinstance(x, Tensor))
-
-    with ExitStack() as hooks:
-        for name, module in model.named_modules():
-            hooks.enter_context(hooked(module, partial(note, name)))
-        call(model, images)
+            seen.update(x.shape for x in (*given, output))
     maps = {shape for shape in first - last if len(shape) == 4}
     return [name for name, shape in shapes.items() if shape in maps]
 
@@ -238,34 +250,8 @@ def hooked(module: nn.Module, hook: Any) -> Iterator[None]:
         handle.remove()
 
 
-def check_value(value: Tensor, feature: Tensor, layer: str | None) -> None:
-    """Refuse a mask value that does not fit a layer's output for one sample.
-
-    Raises:
-        ValueError: for another shape.
-    """
-    try:
-        torch.broadcast_to(value, feature.shape[1:])
-    except RuntimeError:
-        raise ValueError(
-            f"the mask value has shape {tuple(value.shape)}, but {layer or 'the input'} has "
-            f"{tuple(feature.shape[1:])} for one sample; make it with this network, at this layer "
-            "and input size"
-        ) from None
-
-
 def largest_output(model: nn.Module, inputs: Arguments) -> int:
     """Return the size of the input or of the largest output of a layer, in bytes."""
-    largest = inputs.nbytes if isinstance(inputs, Tensor) else 1
-
-    def note(module, arguments, output):
-        nonlocal largest
-        if isinstance(output, Tensor):
-            largest = max(largest, output.nbytes)
-
-    with ExitStack() as hooks:
-        for module in model.modules():
-            if not any(module.children()):
-                hooks.enter_context(hooked(module, note))
-        call(model, inputs)
-    return largest
+    given = [inputs] if isinstance(inputs, Tensor) else []
+    made = [output for *_, output in calls(model, inputs)]
+    return max((x.nbytes for x in (*given, *made)), default=1)

@@ -16,7 +16,6 @@ from symgen.masking.hooks import (
     ROUNDING,
     Arguments,
     call,
-    check_value,
     largest_output,
     layer_output,
     logits_above,
@@ -97,7 +96,14 @@ class Runner:
         self.is_causal, self.whole_of, self.most = is_causal, whole_of or inputs_of, most
         self.is_bounded = is_bounded
         feature = layer_output(model, layer, inputs_of(0, 1))
-        check_value(value, feature, layer)
+        try:
+            torch.broadcast_to(value, feature.shape[1:])
+        except RuntimeError:
+            raise ValueError(
+                f"the mask value has shape {tuple(value.shape)}, but {layer or 'the input'} has "
+                f"{tuple(feature.shape[1:])} for one sample; make it with this network, at this "
+                "layer and input size"
+            ) from None
         self.device = feature.device
         self.owners, self.target = owners.to(self.device), target.to(self.device)
         self.value = value.to(self.device)
@@ -189,7 +195,11 @@ def present_at(
 
 
 def run_all(
-    runner: Runner, states: Int[Tensor, " state"], batch_size: int | None, progress: bool
+    runner: Runner,
+    states: Int[Tensor, " state"],
+    batch_size: int | None,
+    progress: bool,
+    tree: Callable[[int, int], Tensor] | None = None,
 ) -> Float[Tensor, "sample state"]:
     """Return v of all samples on some states, in float64 on the CPU, checked.
 
@@ -197,6 +207,7 @@ def run_all(
         runner: of the samples.
         states: with the fully masked state 0 and the unmasked one.
         batch_size, progress: see `masked_outputs`.
+        tree: returns v of one sample on all states, with so many of them per forward pass.
     """
     reproducible_gpu()
     samples, total = len(runner.target), len(states)
@@ -210,11 +221,14 @@ def run_all(
     with tqdm(total=v.numel(), unit="state", disable=not progress, leave=False) as bar:
         while done < v.numel():
             first, at = divmod(done, total)
-            count, size = 1, min(batch.size, total - at)
+            count, size = 1, total if tree else min(batch.size, total - at)
             if at == 0 and batch.size >= total and not runner.is_causal:
                 count = min(batch.size // total, samples - first)
             with batch.halving():
-                part = runner.run(first, count, states[at : at + size])
+                if tree:
+                    part = tree(first, batch.size)
+                else:
+                    part = runner.run(first, count, states[at : at + size])
                 v[first : first + count, at : at + size] = part.cpu()
                 if at + size == total:
                     check_all(runner, first, v[first : first + count], states, batch.size)

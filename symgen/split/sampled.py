@@ -27,8 +27,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from symgen.interactions import Interactions
-from symgen.split.few import columns, least_cost
+from symgen.interactions import Interactions, tidy
+from symgen.split.few import BOOST, SMALL, columns, least_cost
 from symgen.split.sparsify import MAX_VARIABLES as EXACT_LAST, check_options, warn_dead
 from symgen.storage import read_whole, write_tensors
 
@@ -43,8 +43,8 @@ ROUNDS, GROWING, ENTERING = 10, 200, 200
 # A candidate enters if its price exceeds 1 + ENTERS, stays in the program above STAYS, and can have
 # an effect at the end above 1 - LEAVES.
 ENTERS, STAYS, LEAVES = 1e-3, 0.9, 0.05
-# As in `symgen.split.few`.
-SMALL, BOOST, TURNS = 1e-3, 20.0, 3
+# Turns of reweighting, for few effects.
+TURNS = 3
 FORMAT = "symgen.sampled_interactions.3"
 
 
@@ -101,11 +101,6 @@ class SampledInteractions:
         return dataclasses.replace(self, **{k: getattr(self, k)[rows] for k in parts}, names=names)
 
     @property
-    def order(self) -> Int[Tensor, " candidate"]:
-        """Number of variables of every candidate."""
-        return (self.index[:, None] >> torch.arange(self.n) & 1).sum(1)
-
-    @property
     def errors(self) -> Float[Tensor, "sample held"]:
         """Squared errors of the held-out outputs, as shares of their variance; NaN if constant.
 
@@ -128,23 +123,10 @@ class SampledInteractions:
             order, effect (log odds), index.
         """
         sample, place = self.effects.numpy().nonzero()
-        index, is_or = self.index.numpy()[place], self.is_or.numpy()[place]
-        names = np.broadcast_to(
-            range(self.n) if self.names is None else self.names, (len(self), self.n)
-        )
-        frame = pd.DataFrame({
-            "sample": sample,
-            "type": np.where(is_or, "or", "and"),
-            "members": [
-                ", ".join(str(names[s][i]) for i in range(self.n) if t >> i & 1)
-                for s, t in zip(sample, index.tolist(), strict=True)
-            ],
-            "order": self.order.numpy()[place],
-            "effect": self.effects.numpy()[sample, place],
-            "index": index,
-        })  # fmt: skip
-        strongest = np.lexsort((-frame["effect"].abs(), frame["sample"]))
-        return frame.iloc[strongest].reset_index(drop=True)
+        names = range(self.n) if self.names is None else self.names
+        labels = np.broadcast_to(names, (len(self), self.n))
+        kind, index = self.is_or.numpy().astype(int)[place], self.index.numpy()[place]
+        return tidy(sample, kind, index, self.effects.numpy()[sample, place], labels)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write to a safetensors file; a reader never sees half of it."""
@@ -165,17 +147,9 @@ class SampledInteractions:
         return cls(**tensors, **about)
 
     def dense(self) -> Interactions:
-        """Return the same effects as `Interactions` over all 2**n sets.
-
-        Raises:
-            ValueError: for more than 16 variables.
-        """
-        if self.n > EXACT_LAST:
-            raise ValueError(f"n is {self.n}; expected at most {EXACT_LAST}, or use to_frame()")
+        """Return the same effects as `Interactions` over all 2**n sets, which need memory."""
         both = self.effects.new_zeros(2, len(self), 2**self.n)
-        for kind in (0, 1):
-            chosen = self.is_or == bool(kind)
-            both[kind, :, self.index[chosen]] = self.effects[:, chosen]
+        both[self.is_or.long(), :, self.index] = self.effects.T
         return Interactions(*both, self.bias, self.objective, self.gap, self.full, self.names)
 
 

@@ -167,8 +167,6 @@ def test_tables_samples_files_and_the_dense_form_agree(tmp_path):
         SampledInteractions.load(path)
     with pytest.raises(ValueError, match=r"remapped to original shapes|could not be broadcast"):
         SampledInteractions(**{**vars(inter), "names": ["x", "y"]})
-    with pytest.raises(ValueError, match=r"n is 20; expected at most 16, or use to_frame"):
-        SampledInteractions(**{**vars(inter), "n": 20, "names": None}).dense()
 
 
 @pytest.mark.parametrize(("change", "message"), [
