@@ -146,14 +146,8 @@ def extract(
         `Interactions`; with `states`, `SampledInteractions`.
 
     Raises:
-        ValueError: for inputs without x and y, too many variables, or a wrong number of names; see
-            also `masked_outputs`.
+        ValueError: for too many variables, or a wrong number of names; see also `masked_outputs`.
     """
-    if not hasattr(inputs, "x") or not hasattr(inputs, "y"):
-        raise ValueError(
-            f"inputs are {type(inputs).__name__}; expected samples with x and y: "
-            "symgen.Inputs(x, y)"
-        )
     n, count = _count(inputs.x, inputs.y, variables), len(inputs.y)
     if names is not None and np.shape(names) not in ((n,), (count, n)):
         raise ValueError(f"names have shape {np.shape(names)}; expected {(n,)} or {(count, n)}")

@@ -128,17 +128,12 @@ def target_tokens(prompt: Prompt, tokenizer: Any) -> tuple[Int[Tensor, " positio
     """
     text = prompt.text + prompt.target
     ids, joint = (tokenizer(part)["input_ids"] for part in (prompt.text, text))
-    if ids and ids[-1] in (getattr(tokenizer, "all_special_ids", None) or []) and len(ids) > 1:
-        raise ValueError(
-            f"the tokenizer ends a text with {tokenizer.convert_ids_to_tokens(ids[-1])!r}, after "
-            "which nothing follows; load one for text generation (without an end token)"
-        )
     if joint[: len(ids)] != ids or len(joint) == len(ids):
         pieces = tokenizer.convert_ids_to_tokens(joint)[-6:]
         raise ValueError(
             f"the tokenizer joins the prompt's end {prompt.text[-12:]!r} with the target "
-            f"{prompt.target!r} (last pieces: {pieces}); end the prompt without a space, and begin "
-            'the target with it, as in "... for one" and " year"'
+            f"{prompt.target!r}, or ends texts with a special token (last pieces: {pieces}). End "
+            'the prompt without a space, and begin the target with it, as in "for one" and " year"'
         )
     pieces = token_offsets(text, tokenizer)[len(ids) :]
     spaces = [not text[start:end].strip(" ") for start, end in pieces]

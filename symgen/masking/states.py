@@ -211,10 +211,10 @@ def run_all(
     """
     reproducible_gpu()
     samples, total = len(runner.target), len(states)
-    check_outcomes(runner.plain(0), runner.target)
     batch = Batch(runner.batch_size if batch_size is None else batch_size)
+    logits = runner.plain(0, 1 if runner.is_causal else min(samples, batch.size, ROWS))
+    check_outcomes(logits, runner.target)
     if not runner.is_causal:  # A language model returns no probabilities.
-        logits = runner.plain(0, min(samples, batch.size, ROWS))
         check_probabilities(logits, runner.is_bounded)
     v = torch.empty(samples, total, dtype=torch.float64)
     done = 0

@@ -282,13 +282,8 @@ def word_spans(text: str, spans: Sequence[tuple[int, int]], tokenizer: Any) -> T
     offsets = token_offsets(text, tokenizer)
     groups = []
     for start, end in spans:
-        if not 0 <= start < end <= len(text):
-            raise ValueError(
-                f"span ({start}, {end}) is outside the text of {len(text)} characters; "
-                "expected 0 <= start < end <= length"
-            )
         group = _tokens_within(text, offsets, start, end)
-        if not group:
+        if not group or start < 0 or end > len(text):
             pieces = [text[a:b] for a, b in offsets if a < end and b > start]
             raise ValueError(
                 f"span ({start}, {end}), {text[start:end]!r}, does not consist of whole tokens: "

@@ -156,7 +156,6 @@ def test_extract_splits_the_outputs(given):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"inputs": [1, 2]}, r"inputs are list; expected samples with x and y"),
         ({"names": ["a"]}, r"names have shape \(1,\); expected \(3,\) or \(4, 3\)"),
         ({"states": 8}, "n is 3 and count 108; expected"),
         ({"variables": draw_patches(4, n=40, grid=9)}, r"n = 40 .* extract\(..., states=500\)"),

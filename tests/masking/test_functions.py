@@ -142,7 +142,7 @@ def test_arrays_of_any_layout_and_outputs_of_any_kind():
         ({"model": lambda x: np.array(["cat"] * len(x), object)}, "numpy.object_"),
         ({"model": lambda x: x * np.random.normal()}, "deterministic"),
         ({"model": lambda x: x - x.mean(0)}, "no batch statistics"),
-        ({"model": lambda x: x[:, None]}, r"shape \(1, 1, 5\); expected"),
+        ({"model": lambda x: x[:, None]}, r"shape \(4, 1, 5\); expected"),
         ({"x": TABLE[:4].round().astype(int)}, "ndarray int64 .*floating inputs"),
         ({"x": [[0.5] * 5] * 4}, "x is list; expected floating inputs"),
         ({"x": pd.DataFrame(TABLE[:4])}, r"x is DataFrame; .*to_numpy\(float\)"),

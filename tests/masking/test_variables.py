@@ -109,7 +109,7 @@ def test_spans_are_the_same_words_in_every_tokenizer(trim):
     for wrong, message in [
         ([(4, 8)], r"'eart', does not consist of whole tokens"),
         ([(3, 4)], "whole tokens"),
-        ([(4, 40)], "outside the text of 34"),
+        ([(4, 40)], "whole tokens"),
         ([(4, 9), (4, 9)], "no position in two groups"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -132,7 +132,10 @@ def test_spans_are_the_same_words_in_every_tokenizer(trim):
         (lambda t: Prompt.of(" ", " x"), "need text"),
         (lambda t: Prompt.of("The old earth", " x", n=3), "has 2 content words .old, earth., but"),
         (lambda t: prompt_inputs([], t), "prompts must be a list"),
-        (lambda t: target_tokens(Prompt.of("The film", " dull"), t), r"ends a text with '\[SEP\]'"),
+        (
+            lambda t: target_tokens(Prompt.of("The film", " dull"), t),
+            r"ends texts with a .*\[SEP\]",
+        ),
     ],
 )
 def test_refusals(wordpiece, run, message):
