@@ -4,7 +4,8 @@ import base64
 import html
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,8 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-if TYPE_CHECKING:
-    import ipywidgets
+STATIC = Path(__file__).parents[2] / "_static"
 
 # A color has one meaning in the whole book. Colors come from the palettes of Okabe and Ito and of
 # ColorBrewer, which are safe for color-blind readers. For grey print, hatches, line styles and
@@ -101,7 +101,12 @@ def label_of(name: object) -> str:
 
 
 def color_of(name: object, i: int = 0) -> str:
-    """Return the color with the meaning of this name, or else the i-th of `GROUPS`."""
+    """Return the color with the meaning of this name, or else the i-th of `GROUPS`.
+
+    Without a name (None) it is the color of a network.
+    """
+    if name is None:
+        return COLORS["network"]
     meaning = QUANTITIES[name][1] if name in QUANTITIES else str(name).removesuffix(" level")
     return COLORS.get(meaning, GROUPS[i % 8])
 
@@ -134,7 +139,7 @@ def panels(
     return figure, list(axes.flat[: len(titles)])
 
 
-def legend_below(figure: Figure, columns: int | None = None) -> None:
+def legend_below(figure: Figure) -> None:
     """Draw one legend below all panels, each label once; nothing if no panel has labels."""
     entries: dict[str, Any] = {}
     for ax in figure.axes:
@@ -142,8 +147,7 @@ def legend_below(figure: Figure, columns: int | None = None) -> None:
             entries.setdefault(label, handle)
     if entries:
         wide = max(map(len, entries)) > 22
-        columns = columns or min(len(entries), 2 if wide else 3)
-        where = {"loc": "outside lower center", "ncols": columns}
+        where = {"loc": "outside lower center", "ncols": min(len(entries), 2 if wide else 3)}
         figure.legend(entries.values(), entries.keys(), **where)
 
 
@@ -165,20 +169,6 @@ def parts_of(table: pd.DataFrame, column: str | None) -> list[tuple[Any, pd.Data
     return list(table.groupby(column, sort=False))
 
 
-def need_columns(table: pd.DataFrame, columns: Iterable[str | None]) -> None:
-    """Refuse a table that lacks a column.
-
-    Raises:
-        ValueError: with the missing and the existing columns.
-    """
-    missing = [c for c in columns if c is not None and c not in table]
-    if missing:
-        raise ValueError(
-            f"the table has the columns {', '.join(map(str, table.columns))}; "
-            f"expected also {', '.join(map(str, missing))}"
-        )
-
-
 def mean_intervals(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
     """Return mean, low and high of a 95 % t interval per group, in the order of the table.
 
@@ -190,9 +180,33 @@ def mean_intervals(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.Dat
     return result.assign(low=result["mean"] - reach, high=result["mean"] + reach)
 
 
-def slider(
-    figures: Mapping[Any, Figure | Axes], label: str = "", start: Any = None
-) -> "ipywidgets.VBox":
+class Shown:
+    """Text and HTML that a notebook displays.
+
+    Args:
+        text: for places that show no HTML.
+        markup: HTML.
+        more: further types of the output, with their data.
+    """
+
+    def __init__(self, text: str, markup: str, more: Mapping[str, Any] | None = None):
+        self.bundle = {"text/plain": text, "text/html": markup, **(more or {})}
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return self.bundle
+
+    def __repr__(self) -> str:
+        return self.bundle["text/plain"]
+
+
+def live(text: str, element: str, script: str) -> Shown:
+    """Return HTML with its script, as JupyterLab needs it; the site loads the script itself."""
+    files = [STATIC / "figures.css", STATIC / script]
+    style, code = (file.read_text() if file.exists() else "" for file in files)
+    return Shown(text, f"{element}<style>{style}</style><script>{code}</script>")
+
+
+def slider(figures: Mapping[Any, Figure | Axes], label: str = "", start: Any = None) -> Shown:
     """Return figures under a slider that also works on a static page, without a kernel.
 
     Args:
@@ -203,32 +217,25 @@ def slider(
     Raises:
         ValueError: for a start that is no caption.
     """
-    import ipywidgets as widgets
-
     captions = list(figures)
     if start is not None and start not in captions:
         raise ValueError(f"start is {start!r}; expected one of {captions}")
-    index = 0 if start is None else captions.index(start)
-    pages = []
+    first = captions[0] if start is None else start
+    pictures = []
     for caption, item in figures.items():
         figure = item.figure if isinstance(item, Axes) else item
-        page = io.BytesIO()
-        figure.savefig(page, format="svg", bbox_inches="tight", metadata={"Date": None})
+        file = io.BytesIO()
+        figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
         plt.close(figure)
         # As an <img>, a figure cannot share ids with the other figures of the page.
-        data = base64.b64encode(page.getvalue()).decode()
-        alt = html.escape(f"{label} {caption}".strip())
-        src = f"data:image/svg+xml;base64,{data}"
-        style = "max-width:100%;height:auto"
-        pages.append(widgets.HTML(f'<img class="drawn" alt="{alt}" style="{style}" src="{src}">'))
-    stack = widgets.Stack(pages, selected_index=index)
-    chooser = widgets.SelectionSlider(
-        options=[(str(caption), i) for i, caption in enumerate(captions)],
-        index=index,
-        description=label,
-        style={"description_width": "initial"},
-        layout=widgets.Layout(width="95%"),
-    )
-    # This link lives in the browser. A link in Python would do nothing on a static page.
-    widgets.jslink((chooser, "index"), (stack, "selected_index"))
-    return widgets.VBox([chooser, stack])
+        data, words = base64.b64encode(file.getvalue()).decode(), html.escape(str(caption))
+        pictures.append(
+            f'<img class="drawn" alt="{html.escape(label)} {words}" data-caption="{words}"'
+            f' src="data:image/svg+xml;base64,{data}"{"" if caption == first else " hidden"}>'
+        )
+    words, last, place = html.escape(label), len(captions) - 1, captions.index(first)
+    chooser = f'<input type="range" min="0" max="{last}" value="{place}">'
+    caption = f"<span>{html.escape(str(first))}</span>"
+    element = f"<label>{words} {chooser} {caption}</label>{''.join(pictures)}"
+    text = f"slider: {label} {', '.join(map(str, captions))}"
+    return live(text, f'<div class="symgen-slider">{element}</div>', "slider.js")
