@@ -40,13 +40,11 @@ def write_course(book: Path, folder: Path) -> list[str]:
     quick. The quiz and the rubric become pages to print, if the book has them.
 
     Raises:
-        BookError: if the folder is not empty, or the book has no core chapters.
+        BookError: if the folder is not empty.
     """
     if folder.exists() and any(folder.iterdir()):
         raise BookError(f"{folder} is not empty; name a new folder")
     core = [name for name in notebooks.contents(book) if CORE.match(name)]
-    if not core:
-        raise BookError(f"{book / 'chapters'} has none of the core chapters 00, 01, 02, 03 and 05")
     for name in core:
         for part, with_solutions in (("students", False), ("teachers", True)):
             notebook = course_notebook(book, name, core, with_solutions)
