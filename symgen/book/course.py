@@ -7,9 +7,8 @@ from pathlib import Path
 import nbformat
 from markdown_it import MarkdownIt
 
-from symgen.book import editions, notebooks
+from symgen.book import editions, inert, notebooks
 from symgen.book.notebooks import BookError
-from symgen.book.pages import clean_html
 from symgen.book.site import fetch_scripts
 from symgen.storage import atomic
 
@@ -24,8 +23,7 @@ TEMPLATE = """{% extends "index.html.j2" %}
 <script src="vendor/mathjax/tex-mml-chtml.js"></script>{% endblock %}
 {% block footer_js %}<script src="vendor/reveal/reveal.js"></script>
 <script>Reveal.initialize({hash: true, slideNumber: true, width: 1280, height: 720});</script>
-<link rel="stylesheet" href="_static/figures.css">
-<script src="_static/slider.js"></script><script src="_static/explorer.js"></script>
+<link rel="stylesheet" href="_static/figures.css"><script src="_static/explorer.js"></script>
 {% endblock %}"""
 PRINTED = """<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{title}</title>
 <style>body {{ font: 11pt serif; margin: 2cm auto; max-width: 17cm }}
@@ -91,6 +89,7 @@ def slides(book: Path, name: str) -> str:
     notebook = stored or notebooks.read_chapter(book, name)
     if not any(notebooks.has_tag(cell, "slide") for cell in notebook.cells):
         return ""
+    state = notebook.metadata.get("widgets", {}).get(inert.WIDGET_STATE, {}).get("state", {})
     for cell in notebook.cells:
         kind = "slide" if notebooks.has_tag(cell, "slide") else "skip"
         kind = "-" if notebooks.has_tag(cell, "slide-more") else kind
@@ -98,9 +97,8 @@ def slides(book: Path, name: str) -> str:
         if cell.cell_type == "code":
             if not notebooks.has_tag(cell, "slide-code"):
                 cell.metadata["transient"] = {"remove_source": True}
-            for output in cell.outputs:
-                if "text/html" in output.get("data", {}):
-                    output.data["text/html"] = clean_html(output.data["text/html"])
+            for data in (output.data for output in cell.outputs if "data" in output):
+                _still(data, state)
     notebook.metadata = nbformat.from_dict({"kernelspec": notebook.metadata.get("kernelspec", {})})
     exporter = SlidesExporter(
         raw_template=TEMPLATE, reveal_url_prefix="vendor/reveal", font_awesome_url="",
@@ -108,3 +106,19 @@ def slides(book: Path, name: str) -> str:
     )  # fmt: skip
     text, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": name}})
     return text.replace("vendor/reveal/dist/", "vendor/reveal/")
+
+
+def _still(data: dict, state: dict) -> None:
+    """Replace a slider by the picture it shows first, and clean HTML, in place."""
+    view = data.pop(inert.WIDGET_VIEW, None)
+    shown = [view["model_id"]] if view else []
+    while shown:
+        values = state.get(shown.pop(0), {}).get("state", {})
+        children = [child.removeprefix("IPY_MODEL_") for child in values.get("children", [])]
+        index = values.get("selected_index")
+        shown += children if index is None else [children[index]]
+        if "<img" in str(values.get("value", "")):
+            data["text/html"] = values["value"]
+            break
+    if "text/html" in data:
+        data["text/html"] = inert.clean_html(data["text/html"])

@@ -10,43 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import nh3
 import pandas as pd
 
 from symgen.book import editions, notebooks
+from symgen.book.inert import clean_html
 
 # In Markdown, `<!-- symgen: NAME ... -->` is replaced when the site is built.
 MARK = re.compile(r"<!-- symgen: (.+?) -->")
 MISSING = "(not measured yet)"
-TAGS = nh3.ALLOWED_TAGS - {"map", "area"} | {"button", "figure", "figcaption", "input", "label"}
-ATTRIBUTES = {
-    "*": {"class", "role", "tabindex", "title"},
-    "a": {"href"},
-    "button": {"type", "disabled"},
-    "img": {"alt", "height", "hidden", "src", "width"},
-    "input": {"type", "min", "max", "step", "value", "checked"},
-    "td": {"colspan", "rowspan"},
-    "th": {"colspan", "rowspan", "scope"},
-}
-# A browser runs nothing in a picture, not even in an SVG.
-PICTURE = re.compile(r"data:image/(png|jpeg|svg\+xml);base64,[\w+/=\s]+")
 CAPTION = re.compile(r"\*(?![*\s])(.+?)(?<![*\s])\*\s*(\n\s*\n|\Z)", re.S)
-
-
-def clean_html(text: str) -> str:
-    """Return HTML of an output without scripts, styles, forms and anything loaded from elsewhere.
-
-    Tables, links, pictures inside the text, and ``data-`` attributes stay.
-    """
-
-    def kept(tag: str, name: str, value: str) -> str | None:
-        return None if name == "src" and not PICTURE.fullmatch(value) else value
-
-    return nh3.clean(
-        text, tags=TAGS, attributes=ATTRIBUTES, attribute_filter=kept,
-        generic_attribute_prefixes={"data-", "aria-"},
-        url_schemes={"http", "https", "mailto", "data"}, link_rel=None,
-    )  # fmt: skip
 
 
 def digits(value: Any) -> str:

@@ -16,7 +16,6 @@ from symgen.book import editions, notebooks
 from symgen.storage import fingerprint
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
-WIDGET = "application/vnd.jupyter.widget-view+json"
 # nbclient gives up on a cell that prints a lot after 4 seconds.
 OUTPUT_SECONDS = 600
 
@@ -154,13 +153,12 @@ def _provenance(notebook: nbformat.NotebookNode) -> dict[str, Any]:
 
 def _tidy(notebook: nbformat.NotebookNode, book: Path) -> None:
     """Remove what differs between two equal runs, and paths of this machine."""
-    language = {"name": "python", "file_extension": ".py"}
-    notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": language})
+    kept = {k: v for k, v in notebook.metadata.items() if k == "widgets"}
+    kept |= {"kernelspec": KERNEL, "language_info": {"name": "python", "file_extension": ".py"}}
+    notebook.metadata = nbformat.from_dict(kept)
     for cell in notebook.cells:
         for name in ("papermill", "execution"):
             cell.metadata.pop(name, None)
-        if cell.cell_type == "code":  # progress bars are the only widgets
-            cell.outputs = [one for one in cell.outputs if WIDGET not in one.get("data", {})]
     notebooks.scrub(notebook, book)
 
 

@@ -6,6 +6,7 @@ and cleans outputs. It works the same under `symgen html` and under `jupyter-boo
 
 import html
 import itertools
+import json
 import os
 import re
 import shutil
@@ -19,19 +20,21 @@ from typing import Any
 import nbformat
 from docutils import nodes
 
-from symgen.book import editions, notebooks, pages
+from symgen.book import editions, inert, notebooks, pages
 from symgen.book.notebooks import BookError
 from symgen.storage import fingerprint
 
 CLAIM = re.compile(r'data-claim="(\w+)" data-preset="(\w+)"')
-#: Types of outputs that a page shows; all others are dropped.
-SHOWN = ("text/plain", "text/html", "image/svg+xml", "image/png", "image/jpeg")
 # The packages of scripts, with their checksums: npm unpacks no archive with another one.
 NPM = Path(__file__).parent / "npm"
 # Folder in vendor/ and the part of a package that it holds.
-PARTS = {"mathjax": "mathjax/es5", "reveal": "reveal.js/dist"}
+PARTS = {
+    "mathjax": "mathjax/es5",
+    "widgets": "@jupyter-widgets/html-manager/dist",
+    "reveal": "reveal.js/dist",
+}
 # Speech rules, source maps and old fonts are large, and no page loads them.
-UNUSED = shutil.ignore_patterns("sre", "*.map", "*.eot", "*.ttf", "node-main.js")
+UNUSED = shutil.ignore_patterns("sre", "*.map", "*amd.js", "*.eot", "*.ttf", "node-main.js")
 
 
 def build(book: Path, edition: str | None = None, folder: Path | None = None) -> Path:
@@ -146,8 +149,8 @@ def fetch_scripts(book: Path) -> Path | None:
         except (OSError, subprocess.SubprocessError) as error:
             cause = str(getattr(error, "stderr", "") or error).strip()
             print(
-                "symgen: npm could not fetch the scripts of pages, so formulas of this site need "
-                f"a network connection ({cause})",
+                "symgen: npm could not fetch the scripts of pages, so formulas and sliders of "
+                f"this site need a network connection ({cause})",
                 file=sys.stderr,
             )
             return None
@@ -188,6 +191,7 @@ def _configure(app: Any, config: Any) -> None:
     if site := fetch_scripts(book):
         config.html_extra_path = [*config.html_extra_path, str(site)]
         config.mathjax_path = "../vendor/mathjax/tex-mml-chtml.js"
+        config.nb_ipywidgets_js = {"../vendor/widgets/embed.js": {}}
 
 
 def _source(app: Any, page: str, text: list[str]) -> None:
@@ -234,12 +238,17 @@ def _clean(app: Any, document: nodes.document) -> None:
     if not str(app.env.doc2path(app.env.docname)).endswith(".ipynb"):
         return
     for output in [n for n in document.findall(nodes.container) if "mime_type" in n]:
-        if output["mime_type"] not in SHOWN:
+        if output["mime_type"] not in (*inert.SHOWN, inert.WIDGET_VIEW):
             output.parent.remove(output)
         elif output["mime_type"] == "text/html":
             for raw in list(output.findall(nodes.raw)):
-                text = pages.clean_html(raw.astext())
+                text = inert.clean_html(raw.astext())
                 for claim, preset in CLAIM.findall(text):
                     text += pages.recorded(Path(app.srcdir), claim, preset)
                 raw.children = [nodes.Text(text)]
                 raw.rawsource = text
+    scripts = getattr(app.env, "nb_metadata", {}).get(app.env.docname, {}).get("js_files", {})
+    if "ipywidgets_state" in scripts:
+        address, options = scripts["ipywidgets_state"]
+        state = inert.clean_widgets(json.loads(options["body"]))
+        scripts["ipywidgets_state"] = (address, {**options, "body": inert.as_script(state)})

@@ -5,6 +5,7 @@ import html
 import io
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -25,6 +26,7 @@ SIGNS = {"and": " ∧ ", "or": " ∨ "}
 EXPLORED = 12
 # Photographs are shrunk to this many pixels per side.
 PIXELS = 256
+STATIC = Path(__file__).parents[2] / "_static"
 
 
 def one_sample(inter: Interactions) -> Interactions:
@@ -343,7 +345,10 @@ def explorer(
     still = f"Network v = {v[-1]:.2f}, logical model d = {d[-1]:.2f}. This needs JavaScript."
     held = html.escape(json.dumps(data, separators=(",", ":")))
     element = f'<div class="symgen-explorer" data-explorer="{held}"><p>{still}</p></div>'
-    return style.live(still, element, "explorer.js")
+    # JupyterLab needs style and script in the output; the site loads them once.
+    files = [STATIC / "figures.css", STATIC / "explorer.js"]
+    rules, script = (file.read_text() if file.exists() else "" for file in files)
+    return style.Shown(still, f"{element}<style>{rules}</style><script>{script}</script>")
 
 
 def _data_uri(image: np.ndarray) -> str:

@@ -4,8 +4,7 @@ import base64
 import html
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,7 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-STATIC = Path(__file__).parents[2] / "_static"
+if TYPE_CHECKING:
+    import ipywidgets
 
 # A color has one meaning in the whole book. Colors come from the palettes of Okabe and Ito and of
 # ColorBrewer, which are safe for color-blind readers. For grey print, hatches, line styles and
@@ -199,14 +199,9 @@ class Shown:
         return self.bundle["text/plain"]
 
 
-def live(text: str, element: str, script: str) -> Shown:
-    """Return HTML with its script, as JupyterLab needs it; the site loads the script itself."""
-    files = [STATIC / "figures.css", STATIC / script]
-    style, code = (file.read_text() if file.exists() else "" for file in files)
-    return Shown(text, f"{element}<style>{style}</style><script>{code}</script>")
-
-
-def slider(figures: Mapping[Any, Figure | Axes], label: str = "", start: Any = None) -> Shown:
+def slider(
+    figures: Mapping[Any, Figure | Axes], label: str = "", start: Any = None
+) -> "ipywidgets.VBox":
     """Return figures under a slider that also works on a static page, without a kernel.
 
     Args:
@@ -217,25 +212,32 @@ def slider(figures: Mapping[Any, Figure | Axes], label: str = "", start: Any = N
     Raises:
         ValueError: for a start that is no caption.
     """
+    import ipywidgets as widgets
+
     captions = list(figures)
     if start is not None and start not in captions:
         raise ValueError(f"start is {start!r}; expected one of {captions}")
-    first = captions[0] if start is None else start
-    pictures = []
+    index = 0 if start is None else captions.index(start)
+    pages = []
     for caption, item in figures.items():
         figure = item.figure if isinstance(item, Axes) else item
-        file = io.BytesIO()
-        figure.savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
+        page = io.BytesIO()
+        figure.savefig(page, format="svg", bbox_inches="tight", metadata={"Date": None})
         plt.close(figure)
         # As an <img>, a figure cannot share ids with the other figures of the page.
-        data, words = base64.b64encode(file.getvalue()).decode(), html.escape(str(caption))
-        pictures.append(
-            f'<img class="drawn" alt="{html.escape(label)} {words}" data-caption="{words}"'
-            f' src="data:image/svg+xml;base64,{data}"{"" if caption == first else " hidden"}>'
-        )
-    words, last, place = html.escape(label), len(captions) - 1, captions.index(first)
-    chooser = f'<input type="range" min="0" max="{last}" value="{place}">'
-    caption = f"<span>{html.escape(str(first))}</span>"
-    element = f"<label>{words} {chooser} {caption}</label>{''.join(pictures)}"
-    text = f"slider: {label} {', '.join(map(str, captions))}"
-    return live(text, f'<div class="symgen-slider">{element}</div>', "slider.js")
+        data = base64.b64encode(page.getvalue()).decode()
+        alt = html.escape(f"{label} {caption}".strip())
+        src = f"data:image/svg+xml;base64,{data}"
+        style = "max-width:100%;height:auto"
+        pages.append(widgets.HTML(f'<img class="drawn" alt="{alt}" style="{style}" src="{src}">'))
+    stack = widgets.Stack(pages, selected_index=index)
+    chooser = widgets.SelectionSlider(
+        options=[(str(caption), i) for i, caption in enumerate(captions)],
+        index=index,
+        description=label,
+        style={"description_width": "initial"},
+        layout=widgets.Layout(width="95%"),
+    )
+    # This link lives in the browser. A link in Python would do nothing on a static page.
+    widgets.jslink((chooser, "index"), (stack, "selected_index"))
+    return widgets.VBox([chooser, stack])

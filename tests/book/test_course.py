@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from click.testing import CliRunner
 
-from symgen.book import cli, course
+from symgen.book import cli, course, inert
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,20 @@ def test_slides_show_tagged_cells_and_load_local_files(folder):
     for address in loaded:
         assert (folder / "slides" / address).is_file(), address
     assert "https://" not in re.sub(r"<style.*?</style>", "", text, flags=re.S).split("<body")[0]
+
+
+def test_a_slider_becomes_its_first_picture():
+    picture = '<img src="data:image/svg+xml;base64,{}">'
+    state = {
+        "box": {"state": {"children": ["IPY_MODEL_slider", "IPY_MODEL_stack"]}},
+        "slider": {"state": {"index": 1}},
+        "stack": {"state": {"children": ["IPY_MODEL_a", "IPY_MODEL_b"], "selected_index": 1}},
+        "a": {"state": {"value": picture.format("AAAA")}},
+        "b": {"state": {"value": picture.format("BBBB")}},
+    }
+    data = {inert.WIDGET_VIEW: {"model_id": "box"}, "text/plain": "VBox"}
+    course._still(data, state)
+    assert data == {"text/plain": "VBox", "text/html": picture.format("BBBB")}
 
 
 def test_the_quiz_is_a_page_to_print(folder):

@@ -1,6 +1,6 @@
 """Figures of tables and spectra: each mark is the number it stands for."""
 
-import re
+import warnings
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -90,13 +90,18 @@ def test_the_legend_below_names_each_label_once():
 
 
 def test_a_slider_starts_where_it_is_set_and_its_text_is_inert():
+    import ipywidgets
+
     drawn = {step: figures.plot_verdicts() for step in (0, 10, "<b>")}
-    page = figures.slider(drawn, "step", start=10).bundle["text/html"].split("<style>")[0]
-    assert 'max="2" value="1"' in page and "<span>10</span>" in page and not plt.get_fignums()
-    pictures = re.findall("<img .*?>", page)
-    assert ["hidden" in picture for picture in pictures] == [True, False, True]
-    assert 'alt="step &lt;b&gt;"' in pictures[2]
-    assert all(' src="data:image/svg+xml;base64,' in picture for picture in pictures)
+    # Widgets of a process without a kernel warn about their own construction.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        box = figures.slider(drawn, "step", start=10)
+    chooser, stack = box.children
+    assert chooser.index == stack.selected_index == 1 and chooser.description == "step"
+    assert isinstance(stack, ipywidgets.Stack) and not plt.get_fignums()
+    assert 'alt="step &lt;b&gt;"' in stack.children[2].value
+    assert all('src="data:image/svg+xml;base64,' in page.value for page in stack.children)
     with pytest.raises(ValueError, match="start is 7; expected one of"):
         figures.slider({0: figures.plot_verdicts()}, start=7)
 

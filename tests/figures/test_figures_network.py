@@ -250,14 +250,3 @@ def test_terms_beyond_the_list_are_summed(game, open_page):
     page = open_page(markup(*game, top=1))
     rows = page.locator(".symgen-term >> visible=true").all_inner_texts()
     assert rows[-1].split("\n") == ["other terms", "+1.00"]
-
-
-def test_a_slider_shows_one_figure_at_a_time(open_page):
-    drawn = {step: figures.plot_verdicts() for step in (0, 10, 20)}
-    page = open_page(figures.slider(drawn, "step", start=10).bundle["text/html"] * 2)
-    first = page.locator(".symgen-slider").first
-    handle, visible = first.locator("input"), first.locator("img >> visible=true")
-    assert visible.get_attribute("alt") == "step 10"
-    handle.press("ArrowRight")
-    assert visible.get_attribute("alt") == "step 20"
-    assert first.locator("span").inner_text() == handle.get_attribute("aria-valuetext") == "20"
