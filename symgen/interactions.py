@@ -234,21 +234,7 @@ class Interactions:
         sample, kind, index = np.nonzero(effects)
         names = range(self.n) if self.names is None else self.names
         labels = np.broadcast_to(names, (*self.bias.shape, self.n)).reshape(-1, self.n)
-        frame = pd.DataFrame(
-            {
-                "sample": sample,
-                "type": np.array(["and", "or"])[kind],
-                "members": [
-                    ", ".join(str(labels[s, i]) for i in self.members(int(t)))
-                    for s, t in zip(sample, index, strict=True)
-                ],
-                "order": self.order.cpu().numpy()[index],
-                "effect": effects[sample, kind, index],
-                "index": index,
-            }
-        )
-        strongest = np.lexsort((-frame["effect"].abs(), frame["sample"]))
-        return frame.iloc[strongest].reset_index(drop=True)
+        return tidy(sample, kind, index, effects[sample, kind, index], labels)
 
     def _repr_html_(self) -> str:
         """Return the text that a notebook shows: a title and the strongest effects."""
@@ -327,3 +313,27 @@ class Interactions:
                 "wrote"
             )
         return cls(**tensors, **about)
+
+
+def tidy(
+    sample: np.ndarray, kind: np.ndarray, index: np.ndarray, effect: np.ndarray, labels: np.ndarray
+) -> pd.DataFrame:
+    """Return interactions as a table, strongest first within a sample.
+
+    Args:
+        sample, kind, index, effect: of each interaction; the kind is 0 for an AND, 1 for an OR.
+        labels: names of the variables, (sample, n).
+    """
+    present = index[:, None] >> np.arange(labels.shape[1]) & 1 == 1
+    frame = pd.DataFrame({
+        "sample": sample,
+        "type": np.array(["and", "or"])[kind],
+        "members": [
+            ", ".join(map(str, labels[s][p])) for s, p in zip(sample, present, strict=True)
+        ],
+        "order": present.sum(1),
+        "effect": effect,
+        "index": index,
+    })  # fmt: skip
+    strongest = np.lexsort((-frame["effect"].abs(), frame["sample"]))
+    return frame.iloc[strongest].reset_index(drop=True)

@@ -16,6 +16,7 @@ This needs attention that works with `transformers.DynamicCache`. Other models r
 masked prompt, with a `PrefixTreeWarning`.
 """
 
+import copy
 import functools
 import warnings
 from collections.abc import Sequence
@@ -23,27 +24,25 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
-from symgen.device import Batch, device_of, fitting, is_out_of_memory
+from symgen.device import device_of, fitting, is_out_of_memory
 from symgen.masking.hooks import (
     ROUNDING,
-    Cut,
     accepts,
     call,
     hooked,
     largest_output,
     last_logits_only,
+    layer_output,
     logits_of,
     replace_once,
 )
-from symgen.masking.mask_values import MaskValue, word_embedding
+from symgen.masking.mask_values import MaskValue
 from symgen.masking.states import (
     ALIVE,
     Runner,
-    check_all,
     check_finite,
     check_outcomes,
     log_odds,
@@ -103,10 +102,7 @@ def causal_outputs(
         before = [torch.tensor(targets[i][:at], dtype=torch.long) for i in rows]
         ids = [torch.cat([prompts[i], more]) for i, more in zip(rows, before, strict=True)]
         target = torch.tensor([targets[i][at] for i in rows])
-        chosen = variables[rows]
-        if at:  # The prompts are longer than when their variables were made.
-            chosen = TextVariables(chosen.groups, chosen.words)
-        given = (model, ids, target, chosen)
+        given = (model, ids, target, variables[rows])
         if mask_value is None:
             return _removed_outputs(*given, states, batch_size or 64)
         if states is None:
@@ -193,17 +189,15 @@ def check_causal(model: nn.Module, ids: Int[Tensor, " position"]) -> None:
     pair = torch.stack([ids[:2], ids[:2]]).to(device_of(model))
     pair[1, -1] = 0 if ids[:2][-1] else 1
     output = call(model, {"input_ids": pair} if accepts(model, "input_ids") else pair)
-    logits = output if isinstance(output, Tensor) else getattr(output, "logits", torch.empty(0))
-    problem = ""
-    if logits.dim() != 3:
-        problem = "it returns no logits for every token"
-    elif len(ids) > 1:
+    logits = getattr(output, "logits", output)
+    is_causal = isinstance(logits, Tensor) and logits.dim() == 3
+    if is_causal and len(ids) > 1:
         first, bound = logits[:, 0].float(), ROUNDING.get(logits.dtype, 1e-4) / 10
-        if (first[0] - first[1]).abs().max() > bound * first.abs().max():
-            problem = "its output at a token changes with the token after it"
-    if problem:
+        is_causal = not (first[0] - first[1]).abs().max() > bound * first.abs().max()
+    if not is_causal:
         raise ValueError(
-            f"{type(model).__name__} is no causal language model: {problem}. Texts need a "
+            f"{type(model).__name__} is no causal language model: it returns no logits for every "
+            "token, or its output at a token changes with the token after it. Texts need a "
             "classifier with logits (sample, class), or a model that continues texts "
             "(AutoModelForCausalLM)"
         )
@@ -227,39 +221,24 @@ def tree_outputs(
         prompts: token ids, not padded.
     """
     runner = plain_runner(model, prompts, target, variables, mask_value)
-    states = torch.arange(2**runner.n)
-
-    def in_full(reason: str) -> Tensor:
-        warnings.warn(
-            f"{type(model).__name__} runs in full on every masked prompt, not as a prefix tree: "
-            f"{reason}",
-            PrefixTreeWarning,
-            stacklevel=5,
-        )
-        return run_all(runner, states, batch_size, progress)
-
+    states, rows = torch.arange(2**runner.n), batch_size
     check_outcomes(runner.plain(0), runner.target)
-    if not accepts(model, "past_key_values"):
-        return in_full("its forward takes no past_key_values")
-    v = torch.empty(len(prompts), len(states), dtype=torch.float64)
-    batch = Batch(1 if batch_size is None else batch_size)
     try:
-        if batch_size is None:
+        if rows is None:
             longest = max(range(len(prompts)), key=lambda i: len(prompts[i]))
-            batch = Batch(PrefixTree(runner, longest).automatic_rows())
-        done = 0
-        with tqdm(total=v.numel(), unit="state", disable=not progress, leave=False) as bar:
-            while done < len(prompts):
-                with batch.halving():
-                    v[done] = PrefixTree(runner, done).run(batch.size)
-                    check_all(runner, done, v[done : done + 1], states, batch.size)
-                    done += 1
-                    bar.update(v.shape[1])
+            rows = PrefixTree(runner, longest).automatic_rows()
+        tree = lambda index, rows: PrefixTree(runner, index).run(rows)  # noqa: E731
+        return run_all(runner, states, rows, progress, tree)
     except CACHE_ERRORS as error:
         if is_out_of_memory(error):
             raise
-        return in_full(f"{type(error).__name__}: {error}")
-    return v
+        warnings.warn(
+            f"{type(model).__name__} runs in full on every masked prompt, not as a prefix tree: "
+            f"{type(error).__name__}: {error}",
+            PrefixTreeWarning,
+            stacklevel=5,
+        )
+    return run_all(runner, states, batch_size, progress)
 
 
 def plain_runner(
@@ -272,11 +251,6 @@ def plain_runner(
     """Return a runner that runs every masked prompt in full (arguments as above)."""
     owners = torch.full((len(prompts), max(map(len, prompts))), variables.n)
     for index, prompt in enumerate(prompts):
-        if variables.lengths and variables.lengths[index] != len(prompt):
-            raise ValueError(
-                f"prompt {index} has {len(prompt)} tokens, but its variables were made for "
-                f"{variables.lengths[index]}; encode both with the same tokenizer"
-            )
         owners[index, : len(prompt)] = variables[index].owners(len(prompt))[0]
 
     def inputs_of(first, count):
@@ -285,9 +259,9 @@ def plain_runner(
             return ids
         return {"input_ids": ids} | _options(model, use_cache=False)
 
-    where, way = device_of(model), Cut(mask_value.layer)
+    where, layer = device_of(model), mask_value.layer
     masking = owners[..., None], variables.n, mask_value.value
-    return Runner(model, way, inputs_of, *masking, target, is_causal=True)
+    return Runner(model, layer, inputs_of, *masking, target, is_causal=True)
 
 
 class PrefixTree:
@@ -304,9 +278,9 @@ class PrefixTree:
         self.ids = inputs["input_ids"] if isinstance(inputs, dict) else inputs
         self.owners = runner.owners[index : index + 1, : self.ids.shape[1], 0]
         self.target = runner.target[index : index + 1]
-        feature, _ = runner.way.below(self.model, inputs)
-        self.embedded, self.value = feature, runner.value.to(feature.dtype)
-        self.embedding = word_embedding(self.model)[1]
+        self.embedded = layer_output(self.model, runner.layer, inputs)
+        self.value = runner.value.to(self.embedded.dtype)
+        self.embedding = self.model.get_submodule(runner.layer)
         self.options = _options(self.model, use_cache=True)
         # A variable of several tokens branches at its first one, wherever the others are.
         starts = [int((self.owners[0] == i).nonzero()[0]) for i in range(self.n)]
@@ -352,9 +326,6 @@ class PrefixTree:
         # Mixtures of experts take views of it, which the layout of one prompt does not allow.
         masked = masked.contiguous()
         ids = self.ids[:, span].expand(len(states), -1)
-        lengths = {layer.get_seq_length() for layer in cache.layers} or {0}
-        if lengths != {span.start}:
-            raise RuntimeError(f"the cache holds {lengths} of {span.start} tokens")
         replaced = hooked(self.embedding, functools.partial(replace_once, [masked]))
         with replaced, suppress(Kept):
             output = self.model(input_ids=ids, past_key_values=cache, **self.options)
@@ -387,13 +358,11 @@ def fork(cache: Any, rows: slice, goes_on: bool) -> Any:
     If the tree goes on below it, it stops the model once its last layer has keys and values.
     Otherwise it keeps none.
     """
-    child = new_cache()
-    for layer in cache.layers:
-        copy = type(layer)()
-        copy.lazy_initialization(layer.keys, layer.values)
-        copy.keys, copy.values = layer.keys[rows], layer.values[rows]
-        copy.keeps, copy.stops = goes_on, goes_on and layer is cache.layers[-1]
-        child.layers.append(copy)
+    child = copy.copy(cache)
+    child.layers = [copy.copy(layer) for layer in cache.layers]
+    for layer in child.layers:
+        layer.keys, layer.values = layer.keys[rows], layer.values[rows]
+        layer.keeps, layer.stops = goes_on, goes_on and layer is child.layers[-1]
     return child
 
 
@@ -406,26 +375,17 @@ def _tree_layer() -> type:
         keeps, stops = True, False
 
         def update(self, key_states, value_states, *args, **kwargs):
-            keys, values = key_states, value_states
+            both = key_states, value_states
             if self.is_initialized:
-                keys, values = _append(self.keys, keys), _append(self.values, values)
+                repeats = len(key_states) // len(self.keys)
+                past = (x.repeat_interleave(repeats, 0) for x in (self.keys, self.values))
+                both = [torch.cat(pair, -2) for pair in zip(past, both, strict=True)]
             else:
-                self.lazy_initialization(keys, values)
+                self.lazy_initialization(*both)
             if self.keeps:
-                self.keys, self.values = keys, values
+                self.keys, self.values = both
             if self.stops:
                 raise Kept
-            return keys, values
+            return tuple(both)
 
     return TreeLayer
-
-
-def _append(
-    past: Shaped[Tensor, "row head position size"], new: Shaped[Tensor, "more head added size"]
-) -> Shaped[Tensor, "more head total size"]:
-    """Repeat rows and append to each, in one copy and without touching shared memory."""
-    rows, length = past.shape[0], past.shape[2]
-    joined = new.new_empty((*new.shape[:2], length + new.shape[2], new.shape[3]))
-    joined[:, :, :length].unflatten(0, (rows, -1)).copy_(past[:, None])
-    joined[:, :, length:] = new
-    return joined

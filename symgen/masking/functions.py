@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from symgen.device import device_of, dtype_of
-from symgen.masking.hooks import Cut, as_tensor, describe, logits_of
+from symgen.masking.hooks import as_tensor, describe, logits_of
 from symgen.masking.mask_values import MaskValue
 from symgen.masking.states import Runner
 from symgen.masking.variables import ImageVariables
@@ -36,7 +36,7 @@ class Function(nn.Module):
         if isinstance(output, list | tuple) or (
             hasattr(output, "__array__") and not isinstance(output, Tensor)
         ):
-            output = as_tensor(_numbers(output))
+            output = as_tensor(np.asarray(output))
         logits = logits_of(output, len(x))
         if logits.shape[1:] == (1,):
             logits = logits[:, 0]
@@ -73,14 +73,9 @@ def function_runner(
         inputs = inputs.to(device_of(function), dtype_of(function))
     if isinstance(mask_value, MaskValue) and mask_value.layer is None:
         mask_value = mask_value.value
-    if not isinstance(mask_value, Tensor | np.ndarray | np.generic | float | int):
-        raise ValueError(
-            f"the mask value is {type(mask_value).__name__}; expected a number, tensor or array "
-            "that broadcasts to one input, such as x.mean(0)"
-        )
     return Runner(
         Function(function, is_array and not is_module),
-        Cut(None),
+        None,
         lambda first, count: inputs[first : first + count],
         *_owners(variables, inputs),
         as_tensor(mask_value).to(inputs),
@@ -88,17 +83,6 @@ def function_runner(
         most=None if is_module else STATES,
         is_bounded=True,
     )
-
-
-def _numbers(output: Any) -> np.ndarray:
-    """Return a list, Series or array as an array of numbers."""
-    array = np.asarray(output)
-    if array.dtype.kind not in "fiub":
-        raise ValueError(
-            f"the function returns {array.ravel()[:3].tolist()} ({array.dtype}); expected numbers: "
-            "log odds or log probabilities, such as model.predict_log_proba returns"
-        )
-    return array
 
 
 def _owners(variables: Any, x: Tensor) -> tuple[Int[Tensor, "sample *position"], int]:
@@ -118,10 +102,5 @@ def _owners(variables: Any, x: Tensor) -> tuple[Int[Tensor, "sample *position"],
         owners = owners.long().where(owners >= 0, n)
     # Fewer axes than the inputs have are the last ones, as in all of torch.
     aligned = owners.reshape(len(owners), *[1] * (x.dim() - owners.dim()), *owners.shape[1:])
-    axes = zip(aligned.shape[1:], x.shape[1:], strict=False)
-    if aligned.dim() != x.dim() or any(size not in (1, whole) for size, whole in axes):
-        raise ValueError(
-            f"variables have shape {tuple(owners.shape)}, but inputs {tuple(x.shape)}; expected "
-            f"({len(x)} or 1, *position) with positions that broadcast to {tuple(x.shape[1:])}"
-        )
+    aligned.expand(x.shape)  # refuses positions that the inputs do not have
     return aligned.expand(len(x), *aligned.shape[1:]), n

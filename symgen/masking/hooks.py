@@ -1,4 +1,4 @@
-"""Cut a network at a layer: the part below runs on samples, the part above on every state."""
+"""Run a network with the output of a layer replaced, and read what it returns."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -117,18 +117,13 @@ def logits_of(output: Any, rows: int) -> Tensor:
     if isinstance(output, Mapping):
         logits = output.get("logits")
     elif not isinstance(output, Tensor):
-        logits = getattr(output, "logits", None)
-    if not isinstance(logits, Tensor):
-        kind = type(output).__name__
-        kind += "" if logits is None else f" with logits of type {type(logits).__name__}"
+        logits = getattr(output, "logits", output)
+    is_floating = isinstance(logits, Tensor) and logits.is_floating_point()
+    if not is_floating or logits.shape[:1] != (rows,):
         raise ValueError(
-            f"the network returned {kind}; expected logits as a tensor, or in an entry 'logits'. "
-            "Wrap it in a module whose forward returns its logits"
-        )
-    if not logits.is_floating_point() or not logits.dim() or len(logits) != rows:
-        raise ValueError(
-            f"the network returned {logits.dtype} of shape {tuple(logits.shape)} for {rows} "
-            "inputs; expected floating logits with one row per input"
+            f"the network returned {describe(logits)} for {rows} inputs; expected floating logits "
+            "with one row per input, as a tensor or in an entry 'logits'. Wrap it in a module that "
+            "returns them"
         )
     return logits
 
@@ -138,6 +133,25 @@ def repeat(inputs: Arguments, states: int) -> Arguments:
     if isinstance(inputs, dict):
         return {k: repeat(x, states) if isinstance(x, Tensor) else x for k, x in inputs.items()}
     return inputs.repeat_interleave(states, dim=0) if inputs.dim() else inputs
+
+
+def calls(model: nn.Module, inputs: Arguments) -> list[tuple[str, nn.Module, list[Tensor], Tensor]]:
+    """Return the calls of modules in a forward pass: name, module, tensors given, tensor returned.
+
+    The tensors have shapes but no numbers.
+    """
+    made = []
+
+    def note(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            given = [x.to("meta") for x in arguments if isinstance(x, Tensor)]
+            made.append((name, module, given, output.to("meta")))
+
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.enter_context(hooked(module, partial(note, name)))
+        call(model, inputs)
+    return made
 
 
 def feature_maps(model: nn.Module, images: Tensor) -> list[str]:
@@ -152,96 +166,64 @@ def feature_maps(model: nn.Module, images: Tensor) -> list[str]:
     """
     shapes: dict[str, torch.Size] = {}
     first, last = set(), set()
-
-    def note(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
-        if isinstance(output, Tensor):  # A layer is masked at its first call.
-            shapes.setdefault(name, output.shape)
+    for name, module, given, output in calls(model, images):
+        shapes.setdefault(name, output.shape)  # A layer is masked at its first call.
         if isinstance(module, (*CHANNELS_FIRST, nn.Linear)):
             seen = last if isinstance(module, nn.Linear) else first
-            seen.update(x.shape for x in (*arguments, output) if isinstance(x, Tensor))
-
-    with ExitStack() as hooks:
-        for name, module in model.named_modules():
-            hooks.enter_context(hooked(module, partial(note, name)))
-        call(model, images)
+            seen.update(x.shape for x in (*given, output))
     maps = {shape for shape in first - last if len(shape) == 4}
     return [name for name, shape in shapes.items() if shape in maps]
 
 
-class Cut:
-    """A network cut at a layer: the part below runs on samples, the part above on every state.
-
-    The whole forward runs with the layer's first output replaced, so that it is correct for every
-    module that calls the layer. If nothing flows past the layer (or it broadcasts), the part below
-    gets each sample once; else every sample is repeated for its states.
-
-    Args:
-        layer: name from ``model.named_modules()``; None for the input itself.
-        repeated: whether samples have to be repeated; see `cut_at`.
-    """
-
-    def __init__(self, layer: str | None, repeated: bool = True):
-        self.layer, self.repeated = layer, repeated
-
-    def below(self, model: nn.Module, inputs: Arguments) -> tuple[Tensor, Arguments]:
-        """Return the layer's first output, and the inputs."""
-        if self.layer is None:
-            return inputs, inputs
-        try:
-            module = model.get_submodule(self.layer)
-        except AttributeError:
-            names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
-            raise unknown("layer", self.layer, names) from None
-        captured: list[Any] = []
-        with hooked(module, partial(_stop, captured)), suppress(_Reached):
-            call(model, inputs)
-        if not captured or not isinstance(captured[0], Tensor):
-            given = type(captured[0]).__name__ if captured else "nothing, since it is never called"
-            raise ValueError(
-                f"layer {self.layer!r} must return one tensor, but it returns {given}; expected "
-                "one that returns (sample, channel, height, width), or the word embedding"
-            )
-        return captured[0], inputs
-
-    def above(self, model: nn.Module, features: Tensor, inputs: Arguments, states: int) -> Tensor:
-        """Return the logits for features masked in `states` ways each."""
-        if self.layer is None:
-            return logits_of(call(model, features), len(features))
-        if self.repeated:
-            inputs = repeat(inputs, states)
-        with hooked(model.get_submodule(self.layer), partial(replace_once, [features])):
-            return logits_of(call(model, inputs), len(features))
-
-
-@torch.inference_mode()
-def cut_at(model: nn.Module, layer: str | None, inputs: Tensor) -> Cut:
-    """Return the cheapest correct way to run a network on masked outputs of a layer.
+def layer_output(model: nn.Module, layer: str | None, inputs: Arguments) -> Any:
+    """Return the first output of a layer, or the inputs themselves for None.
 
     Args:
         model: in evaluation mode.
-        layer: name from ``model.named_modules()``; None for the input itself.
-        inputs: images, on which the ways are compared.
+        layer: name from ``model.named_modules()``.
+        inputs: of the network.
 
     Raises:
         ValueError: for an unknown layer, or one that does not return one tensor.
     """
     if layer is None:
-        return Cut(None)
-    way, quick = Cut(layer), Cut(layer, repeated=False)
-    # Two different samples, each masked in two ways, so that any mismatch shows.
-    inputs = torch.cat([inputs[:1], inputs[:1].flip(-1) + 1])
-    feature, _ = way.below(model, inputs)
-    probes = [feature.roll(1, -1) + 1, feature.roll(1, -1).flip(-1) + 1]
-    expected = torch.stack([way.above(model, each.clone(), inputs, 1) for each in probes], 1)
-    tolerance = ROUNDING.get(expected.dtype, 1e-4)
-    close = {"rtol": tolerance, "atol": tolerance * float(expected.abs().max())}
+        return inputs
     try:
-        masked = torch.stack(probes, 1).flatten(0, 1)
-        found = quick.above(model, masked, inputs, 2)
-        agree = torch.allclose(found, expected.flatten(0, 1), **close)
-    except Exception:  # The network's code may raise anything here; repeating works.
-        agree = False
-    return quick if agree else way
+        module = model.get_submodule(layer)
+    except AttributeError:
+        names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
+        raise unknown("layer", layer, names) from None
+    captured: list[Any] = []
+    with hooked(module, partial(_stop, captured)), suppress(_Reached):
+        call(model, inputs)
+    if not captured or not isinstance(captured[0], Tensor):
+        given = type(captured[0]).__name__ if captured else "nothing, since it is never called"
+        raise ValueError(
+            f"layer {layer!r} must return one tensor, but it returns {given}; expected one that "
+            "returns (sample, channel, height, width), or the word embedding"
+        )
+    return captured[0]
+
+
+def logits_above(
+    model: nn.Module, layer: str | None, features: Tensor, inputs: Arguments, states: int
+) -> Tensor:
+    """Return the logits of a network whose layer returns other features than it computes.
+
+    The whole forward runs with the layer's first output replaced, so that it is correct for every
+    module that calls the layer, and for branches that pass it.
+
+    Args:
+        model: in evaluation mode.
+        layer: as above; for None the features are the inputs.
+        features: of `states` masked states per sample, sample by sample.
+        inputs: of the samples.
+        states: their number.
+    """
+    if layer is None:
+        return logits_of(call(model, features), len(features))
+    with hooked(model.get_submodule(layer), partial(replace_once, [features])):
+        return logits_of(call(model, repeat(inputs, states)), len(features))
 
 
 def replace_once(pending: list[Tensor], module: nn.Module, arguments: Any, output: Any) -> Any:
@@ -268,39 +250,8 @@ def hooked(module: nn.Module, hook: Any) -> Iterator[None]:
         handle.remove()
 
 
-def check_value(value: Tensor, feature: Tensor, layer: str | None) -> None:
-    """Refuse a mask value that does not fit a layer's output for one sample.
-
-    Raises:
-        ValueError: for another shape; or if a layer's value is NaN or infinite.
-    """
-    if layer is not None and not value.isfinite().all():
-        raise ValueError(
-            "the mask value holds NaN or infinite numbers; look for them in the network's "
-            "weights and in the data that the value was computed from"
-        )
-    try:
-        torch.broadcast_to(value, feature.shape[1:])
-    except RuntimeError:
-        raise ValueError(
-            f"the mask value has shape {tuple(value.shape)}, but {layer or 'the input'} has "
-            f"{tuple(feature.shape[1:])} for one sample; make it with this network, at this layer "
-            "and input size"
-        ) from None
-
-
 def largest_output(model: nn.Module, inputs: Arguments) -> int:
     """Return the size of the input or of the largest output of a layer, in bytes."""
-    largest = inputs.nbytes if isinstance(inputs, Tensor) else 1
-
-    def note(module, arguments, output):
-        nonlocal largest
-        if isinstance(output, Tensor):
-            largest = max(largest, output.nbytes)
-
-    with ExitStack() as hooks:
-        for module in model.modules():
-            if not any(module.children()):
-                hooks.enter_context(hooked(module, note))
-        call(model, inputs)
-    return largest
+    given = [inputs] if isinstance(inputs, Tensor) else []
+    made = [output for *_, output in calls(model, inputs)]
+    return max((x.nbytes for x in (*given, *made)), default=1)

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from symgen.device import device_of, dtype_of
 from symgen.masking.hooks import (
-    Cut,
     describe,
     evaluating,
     feature_maps,
+    layer_output,
     unwrapped,
 )
 
@@ -64,9 +64,8 @@ def mean_feature(
                 part = part.to(device_of(model), dtype_of(model))
                 if not count:
                     layer = first_relu(model, part[:1]) if layer == "first_relu" else layer
-                    way = Cut(layer)
                 # Sums in float64 do not depend on how the data set is split.
-                total = total + way.below(model, part)[0].double().sum(0).cpu()
+                total = total + layer_output(model, layer, part).double().sum(0).cpu()
                 count += len(part)
     if not count:
         raise ValueError("mean_feature got no images; pass one or more")

@@ -39,14 +39,13 @@ from symgen.interactions import Interactions
 from symgen.masking.causal import causal_outputs, check_causal
 from symgen.masking.functions import function_runner
 from symgen.masking.hooks import (
-    Cut,
     accepts,
     as_tensor,
     call,
-    cut_at,
     describe,
     evaluating,
     feature_maps,
+    layer_output,
     logits_of,
     unwrapped,
 )
@@ -76,9 +75,8 @@ def masked_outputs(
 ) -> Float[Tensor, "sample state"]:
     """Return v on all 2^n masked states of each sample (Section 2.1; App. A.1, F).
 
-    The part of the network below the masked layer runs on samples, the rest on every state. A
-    causal language model runs as a prefix tree (see `causal`). The result depends on the batch
-    size by rounding only. The network's inputs are copies.
+    A causal language model runs as a prefix tree (see `causal`), any other network on every state.
+    The result depends on the batch size by rounding only. The network's inputs are copies.
 
     Args:
         model: any module, or any function from inputs (batch, ...) to logits (batch, class), or to
@@ -127,7 +125,6 @@ def extract(
     few: bool = False,
     names: Sequence | None = None,
     held_out: int = 100,
-    max_order: int | None = None,
     seed: int = 0,
     batch_size: int | None = None,
     progress: bool = False,
@@ -143,7 +140,6 @@ def extract(
         names: of the variables, one list for all samples or one per sample; by default the words
             of a text's variables.
         held_out: with `states`, number of further states that measure the error.
-        max_order: with `states`, the largest order of an interaction.
         seed: with `states`, of their draw.
 
     Returns:
@@ -172,16 +168,9 @@ def extract(
         v = v.to(device()) if n <= GPU_LAST else v
         result = sparsify(v, noise=noise, tol=tol, few=few, progress=progress).to("cpu")
     else:
-        if not isinstance(states, int) or states < 2 or states + held_out > 2**n:
-            raise ValueError(
-                f"states is {states!r} and held_out {held_out}; expected a whole number >= 2, and "
-                f"at most all 2^{n} masked states together. Leave states out to run all"
-            )
         drawn = draw_states(n, states + held_out, seed)
         v = _outputs(*given, drawn, batch_size, progress)
-        result = sparsify_sampled(
-            v, drawn, n, held_out=held_out, noise=noise, tol=tol, max_order=max_order, few=few
-        )
+        result = sparsify_sampled(v, drawn, n, held_out=held_out, noise=noise, tol=tol, few=few)
     if names is None:
         names = getattr(variables, "words", ()) or None
     return dataclasses.replace(result, names=names)
@@ -243,8 +232,6 @@ def _count(x: Any, target: Any, variables: Variables) -> int:
             f"variables are {type(variables).__name__}; expected draw_patches(...), "
             "draw_words(...), or an array (sample or 1, *position), such as np.arange(8)[None]"
         )
-    if not hasattr(target, "__len__") or getattr(target, "shape", None) == ():
-        raise ValueError(f"target is {target!r}; expected one per sample, also for a single one")
     samples = len(x["input_ids"] if isinstance(x, Mapping) and "input_ids" in x else x)
     shared = numbered and len(variables) == 1
     if not samples or {len(target), samples if shared else len(variables)} != {samples}:
@@ -279,15 +266,14 @@ def _image_runner(
         return part.contiguous(memory_format=torch.channels_last)
 
     one, layer = inputs_of(0, 1), mask_value.layer
-    way = cut_at(model, layer, one)
-    feature, _ = way.below(model, one)
+    feature = layer_output(model, layer, one)
     if layer is not None and layer not in (maps := feature_maps(model, one)):
         raise ValueError(
             f"layer {layer!r} returns {tuple(feature.shape)} for one image; expected None, to mask "
             f"the image, or a layer that returns (sample, channel, height, width): {maps[:8]}"
         )
     owners = variables.owners(*feature.shape[2:])[:, None]
-    return Runner(model, way, inputs_of, owners, variables.n, mask_value.value, target)
+    return Runner(model, layer, inputs_of, owners, variables.n, mask_value.value, target)
 
 
 def _prompts(
@@ -308,6 +294,7 @@ def _prompts(
             )
         prompts = [torch.as_tensor(prompt).long() for prompt in x]
         check_tokens(model, prompts)
+        _check_lengths([len(prompt) for prompt in prompts], variables)
     else:
         ids, mask = _ids_and_mask(model, x, variables)
         prompts = [row[keep] for row, keep in zip(ids, mask, strict=True)]
@@ -328,12 +315,6 @@ def _text_runner(
 ) -> Runner:
     ids, mask = _ids_and_mask(model, x, variables)
     named, where = x if isinstance(x, Mapping) else {"": x}, device_of(model)
-    for key, value in named.items():
-        if isinstance(value, Tensor) and value.dim() and len(value) != len(ids):
-            raise ValueError(
-                f"x[{key!r}] has shape {tuple(value.shape)}; expected one row for each of the "
-                f"{len(ids)} samples"
-            )
     # Networks of `transformers` take any length; others may rely on the one that they get.
     trims = hasattr(model, "config") and set(named) <= PER_TOKEN
 
@@ -349,9 +330,9 @@ def _text_runner(
         inputs, length = whole_of(first, count), int(mask[first : first + count].sum(1).max())
         return {k: v[:, :length] for k, v in inputs.items()} if trims else inputs
 
-    owners, way = variables.owners(ids.shape[1])[..., None], Cut(mask_value.layer)
+    owners, layer = variables.owners(ids.shape[1])[..., None], mask_value.layer
     masking = owners, variables.n, mask_value.value
-    return Runner(model, way, inputs_of, *masking, target, whole_of=whole_of)
+    return Runner(model, layer, inputs_of, *masking, target, whole_of=whole_of)
 
 
 def _ids_and_mask(model: nn.Module, x: Any, variables: TextVariables) -> tuple[Tensor, Tensor]:
@@ -377,10 +358,15 @@ def _ids_and_mask(model: nn.Module, x: Any, variables: TextVariables) -> tuple[T
     mask = mask.cpu().bool()
     if not mask[:, 0].all() or (mask[:, 1:] & ~mask[:, :-1]).any():
         raise ValueError("x is padded on the left or inside; encode with padding_side='right'")
-    for row, made in enumerate(variables.lengths):
-        if (found := int(mask[row].sum())) != made:
+    _check_lengths(mask.sum(1).tolist(), variables)
+    return ids, mask
+
+
+def _check_lengths(lengths: Sequence[int], variables: TextVariables) -> None:
+    """Refuse texts with other numbers of tokens than their variables were made for."""
+    for row, (found, made) in enumerate(zip(lengths, variables.lengths, strict=False)):
+        if found != made:
             raise ValueError(
                 f"sample {row} has {found} tokens, but its variables were made for {made}; encode "
                 "texts with the same tokenizer and max_length"
             )
-    return ids, mask

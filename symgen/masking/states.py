@@ -15,10 +15,10 @@ from symgen.device import Batch, fitting, reproducible_gpu
 from symgen.masking.hooks import (
     ROUNDING,
     Arguments,
-    Cut,
     call,
-    check_value,
     largest_output,
+    layer_output,
+    logits_above,
     logits_of,
 )
 
@@ -26,7 +26,7 @@ from symgen.masking.hooks import (
 NOISE = 0.02
 # How far the sum of rounded probabilities may be from 1.
 SUMS = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
-# Rows after which outputs that look like probabilities are refused.
+# Rows that are looked at before the masked states run, if so many fit into a batch.
 ROWS = 8
 # Activations alive at once, in units of the largest output of a layer.
 ALIVE = 6
@@ -64,7 +64,7 @@ class Runner:
 
     Args:
         model: in evaluation mode.
-        way: how the network is cut at the masked layer.
+        layer: that is masked; None for the input itself.
         inputs_of: returns the inputs of samples ``first`` to ``first + count - 1``.
         owners: (sample, ...) variable of each position of the feature, n for none. It has all axes
             of the feature; along those of length 1 all values are masked alike.
@@ -77,13 +77,10 @@ class Runner:
         is_bounded: whether it may return probabilities or sigmoids, which are warned of.
     """
 
-    # Of the outputs so far: how many, whether all lie in 0..1, and whether rows sum to 1.
-    rows, inside, sums = 0, True, True
-
     def __init__(
         self,
         model: nn.Module,
-        way: Cut,
+        layer: str | None,
         inputs_of: Callable[[int, int], Arguments],
         owners: Int[Tensor, "sample *position"],
         n: int,
@@ -95,11 +92,18 @@ class Runner:
         most: int | None = None,
         is_bounded: bool = False,
     ):
-        self.model, self.way, self.inputs_of, self.n = model, way, inputs_of, n
+        self.model, self.layer, self.inputs_of, self.n = model, layer, inputs_of, n
         self.is_causal, self.whole_of, self.most = is_causal, whole_of or inputs_of, most
         self.is_bounded = is_bounded
-        feature, _ = way.below(model, inputs_of(0, 1))
-        check_value(value, feature, way.layer)
+        feature = layer_output(model, layer, inputs_of(0, 1))
+        try:
+            torch.broadcast_to(value, feature.shape[1:])
+        except RuntimeError:
+            raise ValueError(
+                f"the mask value has shape {tuple(value.shape)}, but {layer or 'the input'} has "
+                f"{tuple(feature.shape[1:])} for one sample; make it with this network, at this "
+                "layer and input size"
+            ) from None
         self.device = feature.device
         self.owners, self.target = owners.to(self.device), target.to(self.device)
         self.value = value.to(self.device)
@@ -126,11 +130,9 @@ class Runner:
         """Return v of some samples on states, the same for all or one row per sample."""
         size = states.shape[-1]
         features, inputs = self._masked(first, count, states.to(self.device))
-        logits = self._outcomes(self.way.above(self.model, features, inputs, size))
-        if self.inside and not self.is_causal:  # A language model returns no probabilities.
-            self._note(logits.detach())
+        output = logits_above(self.model, self.layer, features, inputs, size)
         target = self.target[first : first + count].repeat_interleave(size)
-        return log_odds(logits, target).reshape(count, size)
+        return log_odds(self._outcomes(output), target).reshape(count, size)
 
     def _masked(self, first: int, count: int, states: Tensor) -> tuple[Tensor, Arguments]:
         """Return features masked by state, sample by sample, and the inputs.
@@ -139,7 +141,8 @@ class Runner:
         position: exact, and three times faster than `torch.where`.
         """
         if self._below is None or self._below[0] != (first, count):
-            feature, inputs = self.way.below(self.model, self.inputs_of(first, count))
+            inputs = self.inputs_of(first, count)
+            feature = layer_output(self.model, self.layer, inputs)
             # Texts are cut to the longest of these samples.
             owners = self.owners[first : first + count, : feature.shape[1]]
             both = torch.stack([self.value.to(feature.dtype).expand(feature.shape), feature])
@@ -164,38 +167,6 @@ class Runner:
                 "outcome) with two or more outcomes. Wrap it so that it returns them"
             )
         return logits
-
-    def _note(self, logits: Tensor) -> None:
-        self.inside = bool(((logits >= 0) & (logits <= 1)).all())
-        error = (logits.float().sum(1) - 1).abs().max()
-        self.sums = self.sums and bool(error < SUMS.get(logits.dtype, 1e-4))
-        self.rows += len(logits)
-
-    def check_probabilities(self, is_done: bool) -> None:
-        """Refuse probabilities instead of logits: v would be a different number.
-
-        Raises:
-            ValueError: for rows of numbers from 0 to 1 that all sum to 1.
-
-        Warns:
-            UserWarning: for other numbers from 0 to 1, if the network may compute sigmoids.
-        """
-        if not self.inside or not self.rows:
-            return
-        if self.sums and (is_done or self.rows >= ROWS):
-            raise ValueError(
-                "the network returns probabilities: numbers from 0 to 1 that sum to 1 per input; "
-                "expected the logits before its softmax, or log probabilities, such as "
-                "model.predict_log_proba returns"
-            )
-        if is_done and self.is_bounded:
-            warnings.warn(
-                f"all outputs, {self.rows} rows, lie between 0 and 1. They are taken as logits. If "
-                "they are probabilities of separate classes, pass log odds of one class instead: "
-                "lambda x: logits(x)[:, 3], or scipy.special.logit(probability(x))",
-                UserWarning,
-                stacklevel=4,
-            )
 
 
 class _Functions(TorchFunctionMode):
@@ -224,7 +195,11 @@ def present_at(
 
 
 def run_all(
-    runner: Runner, states: Int[Tensor, " state"], batch_size: int | None, progress: bool
+    runner: Runner,
+    states: Int[Tensor, " state"],
+    batch_size: int | None,
+    progress: bool,
+    tree: Callable[[int, int], Tensor] | None = None,
 ) -> Float[Tensor, "sample state"]:
     """Return v of all samples on some states, in float64 on the CPU, checked.
 
@@ -232,28 +207,33 @@ def run_all(
         runner: of the samples.
         states: with the fully masked state 0 and the unmasked one.
         batch_size, progress: see `masked_outputs`.
+        tree: returns v of one sample on all states, with so many of them per forward pass.
     """
     reproducible_gpu()
     samples, total = len(runner.target), len(states)
     check_outcomes(runner.plain(0), runner.target)
     batch = Batch(runner.batch_size if batch_size is None else batch_size)
+    if not runner.is_causal:  # A language model returns no probabilities.
+        logits = runner.plain(0, min(samples, batch.size, ROWS))
+        check_probabilities(logits, runner.is_bounded)
     v = torch.empty(samples, total, dtype=torch.float64)
     done = 0
     with tqdm(total=v.numel(), unit="state", disable=not progress, leave=False) as bar:
         while done < v.numel():
             first, at = divmod(done, total)
-            count, size = 1, min(batch.size, total - at)
+            count, size = 1, total if tree else min(batch.size, total - at)
             if at == 0 and batch.size >= total and not runner.is_causal:
                 count = min(batch.size // total, samples - first)
             with batch.halving():
-                part = runner.run(first, count, states[at : at + size])
+                if tree:
+                    part = tree(first, batch.size)
+                else:
+                    part = runner.run(first, count, states[at : at + size])
                 v[first : first + count, at : at + size] = part.cpu()
-                runner.check_probabilities(is_done=False)
                 if at + size == total:
                     check_all(runner, first, v[first : first + count], states, batch.size)
                 done += count * size
                 bar.update(count * size)
-    runner.check_probabilities(is_done=True)
     return v
 
 
@@ -332,6 +312,37 @@ def rounding(runner: Runner, logits: Tensor) -> float:
     if kind == "cuda" and torch.get_float32_matmul_precision() != "highest":
         dtypes.add(torch.float16)  # TF32 rounds to as many bits.
     return max(ROUNDING.get(dtype, 0.0) for dtype in dtypes)
+
+
+def check_probabilities(logits: Float[Tensor, "sample outcome"], is_bounded: bool) -> None:
+    """Refuse probabilities instead of logits: v would be a different number.
+
+    Args:
+        logits: of some samples.
+        is_bounded: whether the network may compute sigmoids.
+
+    Raises:
+        ValueError: for rows of numbers from 0 to 1 that all sum to 1.
+
+    Warns:
+        UserWarning: for other numbers from 0 to 1, if the network may compute sigmoids.
+    """
+    if not ((logits >= 0) & (logits <= 1)).all():
+        return
+    if ((logits.float().sum(1) - 1).abs() < SUMS.get(logits.dtype, 1e-4)).all():
+        raise ValueError(
+            "the network returns probabilities: numbers from 0 to 1 that sum to 1 per input; "
+            "expected the logits before its softmax, or log probabilities, such as "
+            "model.predict_log_proba returns"
+        )
+    if is_bounded:
+        warnings.warn(
+            f"the outputs for {len(logits)} inputs lie between 0 and 1. They are taken as logits. "
+            "If they are probabilities of separate classes, pass log odds of one class instead: "
+            "lambda x: logits(x)[:, 3], or scipy.special.logit(probability(x))",
+            UserWarning,
+            stacklevel=5,
+        )
 
 
 def check_outcomes(logits: Tensor, target: Tensor) -> None:

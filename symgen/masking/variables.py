@@ -48,9 +48,7 @@ class ImageVariables:
 
     def __getitem__(self, indices: Any) -> "ImageVariables":
         """Return the variables of some samples: an index, a slice, or an array of indices."""
-        if isinstance(indices, int):
-            indices = [range(len(self))[indices]]
-        return ImageVariables(self.patches[indices], self.grid)
+        return ImageVariables(self.patches[indices].view(-1, self.n), self.grid)
 
     def edges(self, size: int) -> list[int]:
         """Return the borders of the cells along a side of `size` pixels: grid + 1 numbers.
@@ -71,14 +69,6 @@ class ImageVariables:
             )
         return [k * size // self.grid for k in range(self.grid + 1)]
 
-    def cells(self, height: int, width: int) -> Int[Tensor, "height width"]:
-        """Return the number of the grid cell that each pixel belongs to."""
-        row, column = (
-            torch.repeat_interleave(torch.arange(self.grid), torch.tensor(self.edges(size)).diff())
-            for size in (height, width)
-        )
-        return row[:, None] * self.grid + column
-
     def owners(self, height: int, width: int) -> Int[Tensor, "sample height width"]:
         """Return the variable that each pixel of a map belongs to; n if it belongs to none.
 
@@ -88,7 +78,11 @@ class ImageVariables:
         """
         variable = torch.full((len(self), self.grid**2), self.n)
         variable.scatter_(1, self.patches.cpu().long(), torch.arange(self.n).expand(len(self), -1))
-        return variable[:, self.cells(height, width)]
+        row, column = (
+            torch.repeat_interleave(torch.arange(self.grid), torch.tensor(self.edges(size)).diff())
+            for size in (height, width)
+        )
+        return variable[:, row[:, None] * self.grid + column]
 
     def boxes(self, height: int, width: int) -> Int[Tensor, "sample n 4"]:
         """Return left, top, right, bottom of each patch, in pixels of an image of this size.

@@ -171,7 +171,7 @@ class Penalty(Term):
             if isinstance(self.masked, int):
                 value = token_embedding(model, self.masked)
             else:
-                layer = self._structure.way.layer if known else self.masked
+                layer = self._structure.layer if known else self.masked
                 value = mean_feature(model, self.inputs.x, layer=layer)
             if not known:
                 samples = self.inputs.x, self.inputs.y, self.variables

@@ -17,13 +17,11 @@ Measured on outputs of a small network (n = 10, noise 0.02 and 0), single sample
 iterations to a gap of 1e-3, and 2,000 with equal weights or without the barrier.
 """
 
-import functools
-
 import torch
 from torch import Tensor
 
 from symgen.split.few import without_dust
-from symgen.split.program import Program
+from symgen.split.program import Path, Program
 from symgen.split.symmetric import symmetric_basis
 from symgen.transforms import interaction_order, moebius, superset_sum, zeta
 
@@ -38,31 +36,16 @@ START, DECREASE, SHARE = 6.0, 0.3, 0.3
 def minimize(
     program: Program, tol: float, max_iter: int, keep: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return feasible effects (sample, 2, state) and proven lower bounds (sample,).
+    """Return feasible effects and proven lower bounds; see `Path.follow`.
 
-    Args:
-        program: the scaled programs; zero effects are not feasible in any of them.
-        tol: relative gap at which a sample is finished.
-        max_iter: largest number of steps, each of two rounds of 20 iterations.
-        keep: relative gap that the removal of dust keeps, tol by default; 0 leaves the dust.
+    A step takes two rounds of 20 iterations.
     """
-    keep = tol if keep is None else keep
     effects = program.w.new_zeros(len(program), 2, 2**program.n)
     bound = program.w.new_zeros(len(program))
     noisy = program.eps[:, 0] > 0
-    for group, equations in ((noisy, _States), (~noisy, _Effects)):
-        if not group.any():
-            continue
-        live = group.nonzero().squeeze(-1)
-        path = _Path(program[live], equations(program[live]))
-        for step in range(max_iter):
-            path.advance(tol)
-            done = (path.gap() <= tol) | (step == max_iter - 1)
-            if done.any():
-                effects[live[done]], bound[live[done]] = path[done].cleaned(keep)
-                if done.all():
-                    break
-                live, path = live[~done], path[~done]
+    for group, method in ((noisy, _Path), (~noisy, _ExactPath)):
+        if group.any():
+            effects[group], bound[group] = method(program[group]).follow(tol, max_iter, keep)
     return effects, bound
 
 
@@ -77,55 +60,6 @@ def _root(z: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.copysign(y.clamp(0, 1), z)
 
 
-class _States:
-    """The equations A x + r = w, one per state."""
-
-    def __init__(self, program: Program):
-        self.program, self.aim = program, program.w
-
-    def __getitem__(self, kept: Tensor) -> "_States":
-        return type(self)(self.program[kept])
-
-    def outputs(self, x: Tensor) -> Tensor:
-        return self.program.outputs(x)
-
-    def adjoint(self, u: Tensor) -> Tensor:
-        return self.program.adjoint(u)
-
-    def dual(self, u: Tensor) -> Tensor:
-        """Return mu, which belongs to states, for a u that belongs to the equations."""
-        return u
-
-    def rest(self, x: Tensor, tol: float) -> Tensor:
-        return self.program.excess(x, 1 - 0.1 * tol)
-
-
-class _Effects(_States):
-    """The same equations without r after a Moebius transform, in which AND effects stand alone.
-
-    An OR over T is a sum of ANDs: every nonempty subset of T with alternating signs. These
-    equations have a far better condition, but with noise the states' own equations are needed.
-    """
-
-    def __init__(self, program: Program):
-        self.program, self.aim = program, moebius(program.w)
-        order = interaction_order(program.n).to(program.w.device)
-        self.parity = 1.0 - 2.0 * (order % 2).to(program.w.dtype)
-        self.sign = -self.parity * (order > 0)
-
-    def outputs(self, x: Tensor) -> Tensor:
-        return x[:, 0] + self.sign * superset_sum(x[:, 1])
-
-    def adjoint(self, u: Tensor) -> Tensor:
-        return torch.stack([u, zeta(self.sign * u)], 1) * self.program.columns
-
-    def dual(self, u: Tensor) -> Tensor:
-        return self.parity * superset_sum(self.parity * u)
-
-    def rest(self, x: Tensor, tol: float) -> Tensor:
-        return self.aim - self.outputs(x)
-
-
 def _by_order(eps: Tensor, n: int) -> list[Tensor]:
     """Return the weights of AND effects, OR effects and residual by order, each (sample, n + 1).
 
@@ -138,38 +72,46 @@ def _by_order(eps: Tensor, n: int) -> list[Tensor]:
     return [weight * (order > 0), weight * (order > 1), *slack]
 
 
-class _Path:
-    """The state of the method: z of the splitting, mu, and the best certified effects.
+class _Path(Path):
+    """The method on the equations A x + r = w, one per state.
 
     The middle axis of z, x and weight is: AND effects, OR effects, and with noise the residual.
+
+    Attributes:
+        z: of the splitting.
+        total: the sum of all products, which stands for mu.
+        weight, inverse: the metric, and the inverse of its system A W A'.
+        dual: A'u of the last certificate.
     """
 
-    def __init__(self, program: Program, equations: _States):
-        self.program, self.equations = program, equations
-        self.basis = symmetric_basis(program.n, program.w.device)
+    def __init__(self, program: Program):
+        super().__init__(program)
         by_order = _by_order(program.eps, program.n)
         order = interaction_order(program.n).to(program.w.device)
         self.weight = torch.stack(by_order, 1)[..., order]
-        self.inverse = self.basis.inverse(*by_order)
+        self.inverse = symmetric_basis(program.n, program.w.device).inverse(*by_order)
         self.z = torch.zeros_like(self.weight)
         self.count = program.pairs.sum((1, 2))
         self.total = torch.full_like(program.w[:, 0], START)
-        self.best = program.repaired(self.z[:, :2])
-        # Giving all to AND is feasible but does not count. If it is optimal, the method would stay
-        # there, off the centre, and never look at the same given to OR.
-        self.objective = torch.full_like(program.w[:, 0], torch.inf)
-        self.low = torch.zeros_like(self.objective)
         self.dual = torch.zeros_like(self.best)
+        self.aim = program.w
 
-    def __getitem__(self, kept: Tensor) -> "_Path":
-        part = object.__new__(_Path)
-        whole = ("basis", "inverse")
-        part.__dict__.update({k: x if k in whole else x[kept] for k, x in self.__dict__.items()})
-        part.inverse = [block[kept] for block in self.inverse]
-        return part
+    def _outputs(self, x: Tensor) -> Tensor:
+        return self.program.outputs(x)
 
-    def gap(self) -> Tensor:
-        return (self.objective - self.low) / self.objective
+    def _adjoint(self, u: Tensor) -> Tensor:
+        return self.program.adjoint(u)
+
+    def _states(self, u: Tensor) -> Tensor:
+        """Return the dual of the states for a u that belongs to the equations."""
+        return u
+
+    def _rest(self, x: Tensor, tol: float) -> Tensor:
+        return self.program.excess(x, 1 - 0.1 * tol)
+
+    def _inverse(self, rest: Tensor) -> Tensor:
+        """Return the u that explains outputs of states."""
+        return self.inverse(rest)
 
     def advance(self, tol: float) -> None:
         """Take one step at the present mu, keep what it certifies, and lower mu."""
@@ -185,7 +127,7 @@ class _Path:
         self.total = ahead
 
     def _solve(self, rest: Tensor) -> Tensor:
-        return self.basis.apply(self.inverse, rest) / _factor(self.total)[:, None]
+        return self.inverse(rest) / _factor(self.total)[:, None]
 
     def _iterate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the barrier's point x, its reflection's projection minus x, and the dual u."""
@@ -199,8 +141,8 @@ class _Path:
         r = eps * _root(residual, eps.expand_as(residual), double * weight[:, 2:] / eps)
         x = torch.cat([x, r], 1)
         q = 2 * x - z
-        u = self._solve(self.equations.aim - self.equations.outputs(q) - q[:, 2:].sum(1))
-        pull = torch.cat([self.equations.adjoint(u), u[:, None].expand_as(residual)], 1)
+        u = self._solve(self.aim - self._outputs(q) - q[:, 2:].sum(1))
+        pull = torch.cat([self._adjoint(u), u[:, None].expand_as(residual)], 1)
         return x, q - x + weight * pull, u
 
     def _round(self) -> None:
@@ -233,29 +175,49 @@ class _Path:
         return points[:, -1] + RELAXATION * last - back
 
     def _certify(self, x: Tensor, u: Tensor, tol: float) -> None:
-        program, equations = self.program, self.equations
-        self.dual = equations.adjoint(u)
-        self.low = torch.maximum(self.low, program.bound(equations.dual(u)))
+        self.dual = self._adjoint(u)
         weight = _factor(self.total)[:, None, None] * self.weight[:, :2]
         for _ in range(3):
-            x = x + weight * equations.adjoint(self._solve(equations.rest(x, tol)))
-        x = program.repaired(x)
-        objective = program.objective(x)
-        # All points of the optimal face are equal up to rounding, and later ones are more central.
-        better = objective <= self.objective * (1 + 1e-9)
-        self.best = torch.where(better[:, None, None], x, self.best)
-        self.objective = torch.where(better, objective, self.objective)
+            x = x + weight * self._adjoint(self._solve(self._rest(x, tol)))
+        self.certify(x, self._states(u))
 
-    def cleaned(self, tol: float) -> tuple[Tensor, Tensor]:
-        """Return the best effects, with zeros off the support of the optimum, and their bounds."""
-        solve, equations = functools.partial(self.basis.apply, self.inverse), self.equations
-        if isinstance(equations, _Effects):
-            states = solve
-            solve = lambda rest: equations.dual(states(moebius(rest))) * self.program.rows  # noqa: E731
+    def cleaned(self, tol: float) -> Tensor:
+        """Return the best effects, with zeros off the support of the optimum."""
         return without_dust(
             self.program, self.best, self.low, self.dual.abs() / self.program.cost, tol,
-            self.weight[:, :2], self.weight[:, 2:].sum(1), solve,
-        ), self.low  # fmt: skip
+            self.weight[:, :2], self.weight[:, 2:].sum(1), self._inverse,
+        )  # fmt: skip
+
+
+class _ExactPath(_Path):
+    """The method without noise, on the same equations after a Moebius transform.
+
+    AND effects stand alone in them. An OR over T is a sum of ANDs: every nonempty subset of T with
+    alternating signs. These equations have a far better condition, but with noise the states' own
+    equations are needed.
+    """
+
+    def __init__(self, program: Program):
+        super().__init__(program)
+        self.aim = moebius(program.w)
+        order = interaction_order(program.n).to(program.w.device)
+        self.parity = (1.0 - 2.0 * (order % 2).to(program.w)).expand_as(program.w)
+        self.sign = -self.parity * program.rows
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        return x[:, 0] + self.sign * superset_sum(x[:, 1])
+
+    def _adjoint(self, u: Tensor) -> Tensor:
+        return torch.stack([u, zeta(self.sign * u)], 1) * self.program.columns
+
+    def _states(self, u: Tensor) -> Tensor:
+        return self.parity * superset_sum(self.parity * u)
+
+    def _rest(self, x: Tensor, tol: float) -> Tensor:
+        return self.aim - self._outputs(x)
+
+    def _inverse(self, rest: Tensor) -> Tensor:
+        return self._states(self.inverse(moebius(rest))) * self.program.rows
 
 
 def _factor(total: Tensor) -> Tensor:

@@ -1,8 +1,6 @@
-"""The linear program of the sparsest AND-OR split: its products, repairs and lower bounds."""
+"""The linear program of the sparsest AND-OR split, and the way of a method to its optimum."""
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import CancelledError
 
 import torch
 from torch import Tensor
@@ -37,12 +35,10 @@ class Program:
         columns: which AND and OR effects may be nonzero, shape (2, state).
         rows: which states count, shape (state,).
         pairs: which products exist, shape (sample, 6, state).
-        stop: set from another thread to end the work on this program.
     """
 
-    def __init__(self, w: Tensor, eps: Tensor, stop: threading.Event | None = None):
-        self.n, self.stop = count_variables(w), stop
-        self.w, self.eps = w, eps[:, None]
+    def __init__(self, w: Tensor, eps: Tensor):
+        self.n, self.w, self.eps = count_variables(w), w, eps[:, None]
         order = interaction_order(self.n).to(w.device)
         self.columns = torch.stack([order > 0, order > 1])
         self.rows = order > 0
@@ -73,13 +69,7 @@ class Program:
         return and_or_outputs(x[:, 0], x[:, 1])
 
     def adjoint(self, mu: Tensor) -> Tensor:
-        """Return A' mu, shape (sample, 2, state).
-
-        Raises:
-            CancelledError: after `stop` was set. Every iteration of every method comes here.
-        """
-        if self.stop is not None and self.stop.is_set():
-            raise CancelledError
+        """Return A' mu, shape (sample, 2, state)."""
         return torch.stack(and_or_adjoint(mu), 1) * self.columns
 
     def objective(self, x: Tensor) -> Tensor:
@@ -133,3 +123,66 @@ class Program:
             size, before = (rest * ahead).sum(-1, keepdim=True), size
             toward = ahead + size / before.clamp(min=tiny) * toward
         return weight * self.adjoint(u)
+
+
+class Path:
+    """The best certified effects of a method, on its way to the optimum.
+
+    A method adds `advance`, which takes a step, and `cleaned`, which returns the best effects with
+    zeros off the support of the optimum. Both take the relative gap that is aimed at.
+
+    Attributes:
+        program: the scaled programs; zero effects are not feasible in any of them.
+        best: feasible effects, shape (sample, 2, state).
+        objective: their cost, shape (sample,).
+        low: proven lower bounds, shape (sample,).
+    """
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.best = program.repaired(torch.zeros_like(program.w)[:, None].repeat(1, 2, 1))
+        # Giving all to AND is feasible but does not count. If it is optimal, the method would stay
+        # there, off the centre, and never look at the same given to OR.
+        self.objective = torch.full_like(program.w[:, 0], torch.inf)
+        self.low = torch.zeros_like(self.objective)
+
+    def __getitem__(self, kept: Tensor) -> "Path":
+        part = object.__new__(type(self))
+        part.__dict__.update({name: x[kept] for name, x in self.__dict__.items()})
+        return part
+
+    def gap(self) -> Tensor:
+        """Return the certified relative distance of the objective from the optimum."""
+        return (self.objective - self.low) / self.objective
+
+    def certify(self, x: Tensor, mu: Tensor) -> None:
+        """Keep the effects, made feasible, and the bound that mu proves, if they are better."""
+        x = self.program.repaired(x)
+        objective = self.program.objective(x)
+        # All points of the optimal face are equal up to rounding, and later ones are more central.
+        better = objective <= self.objective * (1 + 1e-9)
+        self.best = torch.where(better[:, None, None], x, self.best)
+        self.objective = torch.where(better, objective, self.objective)
+        self.low = torch.maximum(self.low, self.program.bound(mu))
+
+    def follow(self, tol: float, max_iter: int, keep: float | None = None) -> tuple[Tensor, Tensor]:
+        """Return feasible effects (sample, 2, state) and proven lower bounds (sample,).
+
+        Args:
+            tol: relative gap at which a sample is finished.
+            max_iter: largest number of steps.
+            keep: relative gap that the removal of dust keeps, tol by default; 0 leaves the dust.
+        """
+        effects, bound = torch.zeros_like(self.best), torch.zeros_like(self.low)
+        path, live = self, torch.arange(len(bound), device=bound.device)
+        for step in range(max_iter):
+            path.advance(tol)
+            done = (path.gap() <= tol) | (step == max_iter - 1)
+            if done.any():
+                finished = path[done]
+                bound[live[done]] = finished.low
+                effects[live[done]] = finished.cleaned(tol if keep is None else keep)
+                if done.all():
+                    break
+                live, path = live[~done], path[~done]
+        return effects, bound

@@ -48,11 +48,24 @@ def published(
         >>> round(inter.or_[0, 3].item(), 2), round(inter.objective.item(), 2)
         (1.0, 1.0)
     """
-    if rate is None:
-        best = published(v, noise, RATES[0], steps)
-        for other in RATES[1:]:
-            best = _sparser(best, published(v, noise, other, steps))
-        return best
+    order = interaction_order(count_variables(v)).to(v.device)
+    and_, or_ = torch.zeros_like(v, dtype=torch.float64), torch.zeros_like(v, dtype=torch.float64)
+    size = torch.full_like(and_[..., 0], torch.inf)
+    for one in RATES if rate is None else (rate,):
+        ands, ors = _descended(v, noise, one, steps)
+        # An OR over one variable is an AND over it, and their sum is never less sparse.
+        ands, ors = torch.where(order == 1, ands + ors, ands) * (order > 0), ors * (order > 1)
+        total = (ands.abs() + ors.abs()).sum(-1)
+        better = (total < size)[..., None]
+        and_, or_ = torch.where(better, ands, and_), torch.where(better, ors, or_)
+        size = torch.minimum(total, size)
+    v = v.double()
+    gap = torch.full_like(size, torch.nan)
+    return Interactions(and_, or_, v[..., 0].clone(), size, gap, v[..., -1].clone())
+
+
+def _descended(v: Tensor, noise: float, rate: float, steps: int) -> tuple[Tensor, Tensor]:
+    """Return AND and OR effects after gradient descent at one rate."""
     w = (v - v[..., :1]).float()
     eps = (noise * (v[..., -1:] - v[..., :1]).abs()).float()
     p, q = torch.zeros_like(w), torch.zeros_like(w)
@@ -69,28 +82,10 @@ def published(
         p.sub_(speed_p, alpha=now)
         q = q.sub_(speed_q, alpha=now).clamp_(-eps, eps)
     and_, or_ = _effects(w.double(), p, q)
-    order = interaction_order(count_variables(v)).to(v.device)
-    # An OR over one variable is an AND over it, and their sum is never less sparse.
-    and_, or_ = torch.where(order == 1, and_ - or_, and_) * (order > 0), -or_ * (order > 1)
-    size = (and_.abs() + or_.abs()).sum(-1)
-    v = v.double()
-    gap = torch.full_like(size, torch.nan)
-    return Interactions(and_, or_, v[..., 0].clone(), size, gap, v[..., -1].clone())
+    return and_, -or_
 
 
 def _effects(w: Tensor, p: Tensor, q: Tensor) -> Tensor:
     """Return AND effects and, with the other sign, OR effects: (2, ..., state)."""
     half = (w + q) / 2
     return moebius(torch.stack([half + p, (half - p).flip(-1)]))
-
-
-def _sparser(one: Interactions, other: Interactions) -> Interactions:
-    """Return, sample by sample, the interactions with the smaller objective."""
-    smaller = other.objective < one.objective
-    pairs = zip(other.tensors().values(), one.tensors().values(), strict=True)
-    return Interactions(
-        *(
-            torch.where(smaller if x.ndim == smaller.ndim else smaller[..., None], x, y)
-            for x, y in pairs
-        )
-    )

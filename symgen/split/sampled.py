@@ -15,7 +15,6 @@ well the model predicts them is measured, on states held out.
 """
 
 import dataclasses
-import json
 import os
 import warnings
 from itertools import combinations
@@ -26,14 +25,12 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from symgen.interactions import Interactions
-from symgen.split.few import columns, least_cost
+from symgen.interactions import Interactions, tidy
+from symgen.split.few import BOOST, SMALL, columns, least_cost
 from symgen.split.sparsify import MAX_VARIABLES as EXACT_LAST, check_options, warn_dead
-from symgen.storage import atomic
+from symgen.storage import read_whole, write_tensors
 
 # Larger states do not fit into 64-bit integers.
 MAX_VARIABLES = 62
@@ -46,10 +43,9 @@ ROUNDS, GROWING, ENTERING = 10, 200, 200
 # A candidate enters if its price exceeds 1 + ENTERS, stays in the program above STAYS, and can have
 # an effect at the end above 1 - LEAVES.
 ENTERS, STAYS, LEAVES = 1e-3, 0.9, 0.05
-# As in `symgen.split.few`.
-SMALL, BOOST, TURNS = 1e-3, 20.0, 3
-FORMAT = "symgen.sampled_interactions.2"
-PARTS = ("index", "is_or", "effects", "bias", "full", "objective", "gap", "held_out", "v")
+# Turns of reweighting, for few effects.
+TURNS = 3
+FORMAT = "symgen.sampled_interactions.3"
 
 
 class UnexplainedWarning(UserWarning):
@@ -88,21 +84,14 @@ class SampledInteractions:
 
     def __post_init__(self) -> None:
         if self.names is not None:
-            names, shape = np.array(self.names), (len(self), self.n)
-            if names.shape not in (shape, shape[1:]):
-                raise ValueError(
-                    f"names have shape {names.shape}; expected {self.n} names, or one list per "
-                    f"sample: {shape}"
-                )
-            object.__setattr__(self, "names", np.broadcast_to(names.astype(str), shape))
+            names = np.broadcast_to(np.array(self.names, str), (len(self), self.n))
+            object.__setattr__(self, "names", names)
 
     def __len__(self) -> int:
         return len(self.effects)
 
     def __repr__(self) -> str:
-        text = f"SampledInteractions({len(self)} samples, n = {self.n}"
-        left = f", {self.errors.mean():.1%} of the held-out variance unexplained"
-        return text + (left if len(self.held_out) else "") + ")"
+        return f"SampledInteractions({len(self)} samples, n = {self.n})"
 
     def __getitem__(self, kept: Any) -> "SampledInteractions":
         """Return the interactions of some samples: a slice, or an array of indices."""
@@ -110,11 +99,6 @@ class SampledInteractions:
         parts = "effects", "bias", "full", "objective", "gap", "v"
         names = None if self.names is None else self.names[rows.numpy()]
         return dataclasses.replace(self, **{k: getattr(self, k)[rows] for k in parts}, names=names)
-
-    @property
-    def order(self) -> Int[Tensor, " candidate"]:
-        """Number of variables of every candidate."""
-        return (self.index[:, None] >> torch.arange(self.n) & 1).sum(1)
 
     @property
     def errors(self) -> Float[Tensor, "sample held"]:
@@ -139,61 +123,33 @@ class SampledInteractions:
             order, effect (log odds), index.
         """
         sample, place = self.effects.numpy().nonzero()
-        index, is_or = self.index.numpy()[place], self.is_or.numpy()[place]
-        names = np.broadcast_to(
-            range(self.n) if self.names is None else self.names, (len(self), self.n)
-        )
-        frame = pd.DataFrame({
-            "sample": sample,
-            "type": np.where(is_or, "or", "and"),
-            "members": [
-                ", ".join(str(names[s][i]) for i in range(self.n) if t >> i & 1)
-                for s, t in zip(sample, index.tolist(), strict=True)
-            ],
-            "order": self.order.numpy()[place],
-            "effect": self.effects.numpy()[sample, place],
-            "index": index,
-        })  # fmt: skip
-        strongest = np.lexsort((-frame["effect"].abs(), frame["sample"]))
-        return frame.iloc[strongest].reset_index(drop=True)
+        names = range(self.n) if self.names is None else self.names
+        labels = np.broadcast_to(names, (len(self), self.n))
+        kind, index = self.is_or.numpy().astype(int)[place], self.index.numpy()[place]
+        return tidy(sample, kind, index, self.effects.numpy()[sample, place], labels)
 
     def save(self, path: str | os.PathLike) -> None:
         """Write to a safetensors file; a reader never sees half of it."""
-        tensors = {k: getattr(self, k).contiguous() for k in PARTS}
+        tensors = {k: x for k, x in vars(self).items() if isinstance(x, Tensor)}
         names = None if self.names is None else self.names.tolist()
-        about = json.dumps({"n": self.n, "names": names})
-        with atomic(path) as temporary:
-            save_file(tensors, temporary, {"format": FORMAT, "about": about})
+        write_tensors(path, tensors, {"format": FORMAT, "n": self.n, "names": names})
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "SampledInteractions":
         """Return the interactions that `save` wrote.
 
         Raises:
-            ValueError: if the file holds something else.
+            ValueError: if the file is damaged, or holds something else.
         """
-        try:
-            with safe_open(path, "pt") as file:
-                metadata = file.metadata() or {}
-                if metadata.get("format") == FORMAT:
-                    tensors = {k: file.get_tensor(k) for k in PARTS}
-                    return cls(**tensors, **json.loads(metadata["about"]))
-        except SafetensorError as error:
-            raise ValueError(f"{path} is not a safetensors file ({error})") from error
-        raise ValueError(f"{path} is not a file that SampledInteractions.save wrote")
+        tensors, about = read_whole(path)
+        if about.pop("format", None) != FORMAT:
+            raise ValueError(f"{path} is not a file that SampledInteractions.save wrote")
+        return cls(**tensors, **about)
 
     def dense(self) -> Interactions:
-        """Return the same effects as `Interactions` over all 2**n sets.
-
-        Raises:
-            ValueError: for more than 16 variables.
-        """
-        if self.n > EXACT_LAST:
-            raise ValueError(f"n is {self.n}; expected at most {EXACT_LAST}, or use to_frame()")
+        """Return the same effects as `Interactions` over all 2**n sets, which need memory."""
         both = self.effects.new_zeros(2, len(self), 2**self.n)
-        for kind in (0, 1):
-            chosen = self.is_or == bool(kind)
-            both[kind, :, self.index[chosen]] = self.effects[:, chosen]
+        both[self.is_or.long(), :, self.index] = self.effects.T
         return Interactions(*both, self.bias, self.objective, self.gap, self.full, self.names)
 
 
@@ -264,13 +220,13 @@ def sparsify_sampled(
     """
     check_options(noise, tol, 1)
     v, states = torch.as_tensor(v).detach().cpu().double(), torch.as_tensor(states).cpu()
-    if v.ndim != 2 or v.shape[1:] != states.shape or states[:2].tolist() != [0, 2**n - 1]:
+    fits = v.ndim == 2 and v.shape[1:] == states.shape and states[:2].tolist() == [0, 2**n - 1]
+    if not fits or ((states < 0) | (states >= 2**n)).any() or len(states.unique()) < len(states):
         raise ValueError(
             f"v has shape {tuple(v.shape)} and states begin with {states[:2].tolist()}; expected "
-            f"(sample, state), and 0 and {2**n - 1} first, as draw_states({n}, ...) returns"
+            f"(sample, state), and different states from 0 to {2**n - 1}, of which 0 and "
+            f"{2**n - 1} come first, as draw_states({n}, ...) returns"
         )
-    if int(states.min()) < 0 or int(states.max()) >= 2**n or len(states.unique()) < len(states):
-        raise ValueError(f"states must be different numbers from 0 to {2**n - 1}")
     if not (0 <= held_out <= len(states) - 2 and v.isfinite().all()):
         raise ValueError(
             f"held_out is {held_out} of {len(states)} states, and {int((~v.isfinite()).sum())} "
@@ -325,17 +281,18 @@ def _solve(
     if abs(w).max() <= eps * scale:
         return np.zeros(0, np.int64), np.zeros(0), 0.0, 0.0
     program = _Program(states, w / scale, eps)
-    keys = part = _candidates(n, max_order)
+    keys = _candidates(n, max_order)
+    part = np.arange(len(keys))
     for turn in range(ROUNDS + 1):
-        x, mu = program.solved(part)
+        x, mu = program.solved(keys[part], np.ones(len(part)))
         price = np.abs(mu @ program.columns(keys))
         new = program.growth(n, keys, mu, price)
         if turn == ROUNDS or (not len(new) and price.max() <= 1 + ENTERS):
             break
-        part = np.r_[keys[price > STAYS], new]
+        part = np.r_[np.flatnonzero(price > STAYS), len(keys) + np.arange(len(new))]
         keys = np.r_[keys, new]
-    best, by = np.zeros(len(keys)), np.argsort(keys)
-    best[by[np.searchsorted(keys, part, sorter=by)]] = x
+    best = np.zeros(len(keys))
+    best[part] = x
     low = (mu @ program.w - eps * abs(mu).sum()) / max(price.max(), abs(mu).max() / COST, 1.0)
     objective = program.objective(keys, best)
     most = max(low / (1 - min(tol, 0.5)), objective)
@@ -380,16 +337,12 @@ class _Program:
         return columns(self.states, keys >> 1, keys & 1 == 1)
 
     def solved(
-        self, keys: np.ndarray, cost: np.ndarray | None = None, corner: bool = False
+        self, keys: np.ndarray, cost: np.ndarray, corner: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return effects and duals."""
-        matrix, rest = self.columns(keys), np.full(len(self.w), COST)
-        both, costs = (
-            np.hstack([matrix, np.eye(len(rest))]),
-            np.ones(len(keys)) if cost is None else cost,
-        )
-        low, high = self.w - self.eps, self.w + self.eps
-        x, mu = least_cost(both, low, high, np.r_[costs, rest], corner)
+        """Return effects of least cost, and duals."""
+        matrix = np.hstack([self.columns(keys), np.eye(len(self.w))])
+        costs = np.r_[cost, np.full(len(self.w), COST)]
+        x, mu = least_cost(matrix, self.w - self.eps, self.w + self.eps, costs, corner)
         return x[: len(keys)], mu
 
     def objective(self, keys: np.ndarray, x: np.ndarray) -> float:
@@ -399,7 +352,7 @@ class _Program:
 
     def growth(self, n: int, keys: np.ndarray, mu: np.ndarray, price: np.ndarray) -> np.ndarray:
         """Return new candidates whose price exceeds 1, each grown from one in use."""
-        seen, new, prices = keys, [keys[:0]], [price[:0]]
+        seen, new, prices = keys, keys[:0], price[:0]
         # Columns that are equal on the sampled states have equal sums of random numbers.
         random = np.random.default_rng(0).random(len(self.w))
         sums = (random @ self.columns(keys)).round(9)
@@ -420,11 +373,10 @@ class _Program:
             if not len(keys):
                 break
             price = np.abs(mu @ matrix)
-            new.append(keys[price > 1 + ENTERS])
-            prices.append(price[price > 1 + ENTERS])
+            enters = price > 1 + ENTERS
+            new, prices = np.r_[new, keys[enters]], np.r_[prices, price[enters]]
             if price.max() <= 1:
                 break
-        new, prices = np.concatenate(new), np.concatenate(prices)
         return new[_top(prices, ENTERING)]
 
 

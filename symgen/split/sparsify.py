@@ -15,14 +15,13 @@ pair: `interior_point` with dense systems of 2**n rows, and for more variables `
 memory is a few vectors of length 2**n.
 """
 
-import threading
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from joblib import Parallel, delayed
 from torch import Tensor
 from tqdm.auto import tqdm
 
@@ -40,15 +39,11 @@ LARGEST = 1e290
 # the samples that the first-order method leaves. With 12 variables a sample takes it 5 to 12 s,
 # and the first-order method 0.3 to 3.4 s.
 DENSE_FIRST, DENSE_LAST = 11, 12
-# Memory of all parts of a batch that run at the same time on a CPU, in bytes.
-MEMORY = 2**29
 # Samples per call of a worker. Large systems gain nothing from a batch, and alone a result cannot
 # depend on other samples, even by rounding.
 TOGETHER, ALONE = 8, range(9, DENSE_FIRST + 1)
 # Up to THREADS_LAST variables, more workers than this wait for each other.
 FEW_WORKERS, THREADS_LAST = 2, 10
-# So few samples of so few variables are faster on a CPU than on a GPU.
-FEW_SAMPLES, GPU_FIRST = 4, 9
 
 
 class ConvergenceWarning(UserWarning):
@@ -107,11 +102,8 @@ def sparsify(
     n, shape = count_variables(v), v.shape[:-1]
     flat = v.reshape(-1, 2**n)
     warn_dead(flat)
-    small = flat.is_cuda and n < GPU_FIRST and len(flat) <= FEW_SAMPLES
     with tqdm(total=len(flat), desc="sparsify", unit="sample", disable=not progress) as bar:
-        place = flat.cpu() if small else flat
-        effects, gap = _solve(place, noise, tol, few, max_iter, bar)
-    effects, gap = effects.to(v.device), gap.to(v.device)
+        effects, gap = _solve(flat, noise, tol, few, max_iter, bar)
     late = int((~(gap <= tol)).sum())
     if late:
         warnings.warn(
@@ -186,46 +178,38 @@ def _solve(
     On a CPU each part runs on its share of the threads, because threads that wait for each other
     within a long chain of small operations cost more than they give.
     """
-    n = count_variables(v)
-    # Threads are never in the caller's inference mode, and cannot write to a tensor made there.
-    with torch.inference_mode(False):
-        effects, gap = v.new_zeros(len(v), 2, 2**n), v.new_zeros(len(v))
-    threads = torch.get_num_threads()
-    working = threads if v.is_cuda or n > THREADS_LAST else min(threads, FEW_WORKERS)
-    workers = 1 if v.is_cuda else max(1, min(working, len(v)))
-    memory = batch_budget(v.device) if v.is_cuda else MEMORY
-    size = max(1, memory // workers // (8 * (3 * 4**n if n <= DENSE_FIRST else 100 * 2**n)))
-    if not v.is_cuda:
-        size = 1 if n in ALONE else min(size, TOGETHER)
-    stop = threading.Event()
+    n, threads = count_variables(v), torch.get_num_threads()
+    if v.is_cuda:
+        workers = 1
+        numbers = 3 * 4**n if n <= DENSE_FIRST else 100 * 2**n
+        size = max(1, batch_budget(v.device) // (8 * numbers))
+    else:
+        workers = max(1, min(threads if n > THREADS_LAST else FEW_WORKERS, threads, len(v)))
+        size = 1 if n in ALONE else TOGETHER
 
     @torch.no_grad()
-    def run(part: slice) -> int:
+    @torch.inference_mode(False)
+    def run(part: Tensor) -> tuple[Tensor, Tensor]:
         if not v.is_cuda:
-            torch.set_num_threads(max(1, working // workers))
-        w = v[part] - v[part, :1]
+            torch.set_num_threads(max(1, threads // workers))
+        w = part - part[:, :1]
         # Unlike max abs(w), the range is the same for the complement dual -v[N - S].
         scale = w.amax(-1) - w.amin(-1)
         scale = scale.where(scale > 0, 1.0)
         # Divided first, so that the smallest numbers lose nothing.
         eps = noise * (w[:, -1].abs() / scale)
-        x, low = _minimize(Program(w / scale[:, None], eps, stop), tol, few, max_iter)
-        effects[part] = x * scale[:, None, None]
+        x, low = _minimize(Program(w / scale[:, None], eps), tol, few, max_iter)
         objective = x.abs().sum((1, 2))
-        gap[part] = ((objective - low) / objective).where(objective != 0, 0.0).clamp(min=0.0)
-        return len(w)
+        gap = ((objective - low) / objective).where(objective != 0, 0.0).clamp(min=0.0)
+        bar.update(len(w))
+        return x * scale[:, None, None], gap
 
-    parts = [slice(start, start + size) for start in range(0, len(v), size)]
-    pool = ThreadPoolExecutor(workers)
     try:
-        for done in pool.map(run, parts):
-            bar.update(done)
+        solved = Parallel(workers, require="sharedmem")(delayed(run)(x) for x in v.split(size))
     finally:
-        # After an error or Ctrl-C, waiting parts do not begin, and running ones end at once.
-        stop.set()
-        pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)
-    return effects, gap
+    effects, gap = zip(*solved, strict=True)
+    return torch.cat(effects), torch.cat(gap)
 
 
 def _minimize(program: Program, tol: float, few: bool, max_iter: int) -> tuple[Tensor, Tensor]:

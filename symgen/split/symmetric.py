@@ -114,8 +114,8 @@ class SymmetricBasis:
             start += copies * length
         return parts
 
-    def inverse(self, and_: Tensor, or_: Tensor, slack: Tensor | None = None) -> list[Tensor]:
-        """Return the blocks of (A W A' + diag(slack))**-1 on the nonempty states.
+    def inverse(self, and_: Tensor, or_: Tensor, slack: Tensor | None = None) -> "Inverse":
+        """Return (A W A' + diag(slack))**-1 on the nonempty states.
 
         Args:
             and_, or_: weights of the effects by order, each (sample, n + 1).
@@ -134,18 +134,30 @@ class SymmetricBasis:
             kept = (block.order > 0).to(matrix.dtype)
             matrix = matrix * kept * kept[:, None] + torch.diag(1 - kept)
             inverses.append(torch.cholesky_inverse(torch.linalg.cholesky(matrix)) * kept)
-        return inverses
+        return Inverse(self, inverses)
 
-    def apply(self, blocks: list[Tensor], values: Tensor) -> Tensor:
-        """Return the product of a symmetric matrix, given by its blocks, with (sample, state)."""
-        grid = values.view(len(values), len(self.high), len(self.low))
-        inside = (self.high.T @ (grid @ self.low)).flatten(1).index_select(1, self.gather)
+
+@dataclasses.dataclass(frozen=True)
+class Inverse:
+    """The inverse of a system, by its blocks (sample, row, column) in the symmetric basis."""
+
+    basis: SymmetricBasis
+    blocks: list[Tensor]
+
+    def __getitem__(self, kept: Tensor) -> "Inverse":
+        return Inverse(self.basis, [block[kept] for block in self.blocks])
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Return its product with values (sample, state)."""
+        basis = self.basis
+        grid = values.view(len(values), len(basis.high), len(basis.low))
+        inside = (basis.high.T @ (grid @ basis.low)).flatten(1).index_select(1, basis.gather)
         outside = torch.empty_like(inside)
-        for block, matrix in zip(self.blocks, blocks, strict=True):
+        for block, matrix in zip(basis.blocks, self.blocks, strict=True):
             part = inside[:, block.part].view(len(values), block.copies, -1)
             outside[:, block.part] = (part @ matrix.mT).flatten(1)
-        grid = outside.index_select(1, self.scatter).view_as(grid)
-        return (self.high @ (grid @ self.low.T)).flatten(1)
+        grid = outside.index_select(1, basis.scatter).view_as(grid)
+        return (basis.high @ (grid @ basis.low.T)).flatten(1)
 
 
 @functools.lru_cache(maxsize=4)

@@ -134,12 +134,12 @@ def test_arrays_of_any_layout_and_outputs_of_any_kind():
     ("changes", "message"),
     [
         ({"model": lambda x: np.full((len(x), 4), 0.25)}, "probabilities.*predict_log_proba"),
-        ({"model": lambda x: x.sum()}, r"expected floating logits|returned float64"),
+        ({"model": lambda x: x.sum()}, r"expected floating logits"),
         ({"model": lambda x: (x[:, 0] > 0) + 0}, "int64 of shape"),
-        ({"model": lambda x: x[:1]}, r"shape \(1, 5\) for 128 inputs"),
-        ({"model": lambda x: None}, "returned NoneType; expected logits"),
-        ({"model": lambda x: ["cat"] * len(x)}, "returns .'cat'.*predict_log_proba"),
-        ({"model": lambda x: np.array(["cat"] * len(x), object)}, "returns .'cat', 'cat'|'cat'"),
+        ({"model": lambda x: x[:1]}, r"shape \(1, 5\) for 4 inputs"),
+        ({"model": lambda x: None}, "returned NoneType for .*expected floating logits"),
+        ({"model": lambda x: ["cat"] * len(x)}, "convert np.ndarray of type numpy.str_"),
+        ({"model": lambda x: np.array(["cat"] * len(x), object)}, "numpy.object_"),
         ({"model": lambda x: x * np.random.normal()}, "deterministic"),
         ({"model": lambda x: x - x.mean(0)}, "no batch statistics"),
         ({"model": lambda x: x[:, None]}, r"shape \(1, 1, 5\); expected"),
@@ -149,11 +149,11 @@ def test_arrays_of_any_layout_and_outputs_of_any_kind():
         ({"target": [0, 1, 5, 1]}, "label of sample 2 is 5"),
         ({"variables": np.arange(5)}, "variables 5"),
         ({"variables": COLUMNS / 1}, "float64.*whole numbers"),
-        ({"variables": np.arange(4)[None]}, r"shape \(1, 4\), but inputs \(4, 5\)"),
+        ({"variables": np.arange(4)[None]}, r"must match.*\[4, 5\].*\[1, 4\]"),
         ({"variables": np.full((1, 5), -1)}, "expected whole numbers"),
         ({"mask_value": np.zeros(4)}, r"mask value has shape \(4,\), but the input has \(5,\)"),
         ({"mask_value": np.nan}, "v is nan in masked state.*smooth them"),
-        ({"mask_value": MaskValue(torch.zeros(()), "relu")}, "mask value is MaskValue"),
+        ({"mask_value": MaskValue(torch.zeros(()), "relu")}, "infer dtype of MaskValue"),
     ],
 )
 def test_refusals(changes, message):
@@ -162,7 +162,8 @@ def test_refusals(changes, message):
         "mask_value": 0.0,
     }  # fmt: skip
     masked_outputs(**usual)
-    with pytest.raises((ValueError, RuntimeError, FloatingPointError), match=f"(?s){message}"):
+    errors = ValueError, TypeError, RuntimeError, FloatingPointError
+    with pytest.raises(errors, match=f"(?s){message}"):
         masked_outputs(**{**usual, **changes})
 
 
@@ -171,5 +172,5 @@ def test_numbers_between_0_and_1_are_questioned():
     for function in (lambda x: 3 * x[:, 0] + 2, lambda x: x):
         masked_outputs(function, *given)
     for function in (lambda x: scipy.special.expit(3 * x.sum(1)), scipy.special.expit):
-        with pytest.warns(UserWarning, match="rows, lie between 0 and 1.*logit"):
+        with pytest.warns(UserWarning, match="lie between 0 and 1.*logit"):
             masked_outputs(function, *given, 7)

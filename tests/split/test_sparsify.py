@@ -295,7 +295,7 @@ def test_symmetric_systems_are_solved_exactly(n):
     and_[:, 0] = or_[:, :2] = slack[:, 0] = 0
     order, basis, rest = interaction_order(n), SymmetricBasis(n), noise_values(n, n, 2)
     rest[:, 0] = 0
-    u = basis.apply(basis.inverse(and_, or_, slack), rest)
+    u = basis.inverse(and_, or_, slack)(rest)
     back = and_or_adjoint(u)
     image = and_or_outputs(and_[:, order] * back[0], or_[:, order] * back[1]) + slack[:, order] * u
     image[:, 0] = 0
