@@ -50,10 +50,8 @@ class LanguageStudy:
         vocabularies: whole words in the tokenizers of "tiny-llama", of model and baseline.
         width, layers, length, tail, epochs, learning_rate, dtype, device_map: see
             `open_language_model`.
-        prompt, target, phrases: your own prompt, the only one then; see `Prompt.of`.
         samples, n, probability: of the prompts that are drawn; see `draw_prompts`.
-        masking, whole: replacement of masked words, and whether v is that of all tokens of the
-            target; see `LanguageModel.outputs`.
+        masking: replacement of masked words; see `word_value`.
         noise, tol: see `sparsify`.
         seed: of the model's weights (the baseline has seed + 1), of the tuning and of the draws.
         tune_dataset: texts of a new domain to tune the model on; or a set of instructions.
@@ -76,14 +74,10 @@ class LanguageStudy:
     learning_rate: float = 0.004
     dtype: str | None = None
     device_map: Any = None
-    prompt: str = ""
-    target: str = ""
-    phrases: Sequence[str] = ()
     samples: int = 12
     n: int = 10
     probability: float = 0.3
     masking: str = "mean"
-    whole: bool = False
     noise: float = 0.02
     tol: float = 1e-3
     seed: int = 0
@@ -115,8 +109,7 @@ class LanguageStudy:
     @property
     def title(self) -> str:
         """Model and texts in words."""
-        texts = "your prompt" if self.prompt else self.dataset.split("/")[-1]
-        return f"{self.model.split('/')[-1]} on {texts}"
+        return f"{self.model.split('/')[-1]} on {self.dataset.split('/')[-1]}"
 
     @functools.cached_property
     def texts(self) -> dict[str, list[str]]:
@@ -141,9 +134,7 @@ class LanguageStudy:
 
     @functools.cached_property
     def prompts(self) -> list[Prompt]:
-        """Your own prompt, or test texts cut before a word that the model expects."""
-        if self.prompt:
-            return [Prompt.of(self.prompt, self.target, self.phrases or None, self.n)]
+        """Test texts, cut before a word that the model expects."""
         return self._draw(self.texts["test"], self.models[:1])
 
     def _draw(self, texts: Sequence[str], judges: Sequence[LanguageModel]) -> list[Prompt]:
@@ -170,14 +161,14 @@ class LanguageStudy:
         prompts: Sequence[Prompt] | None, masking: str,
     ) -> Tensor:  # fmt: skip
         masking, prompts = masking or self.masking, self.prompts if prompts is None else prompts
-        options = {"masking": masking, "whole": self.whole}
 
         def one(prompt: Prompt) -> Tensor:
-            # "corpus" keeps the key of outputs that are already stored.
-            everything = {"model": key, "prompt": prompt, "corpus": [], **options}
+            everything = {"model": key, "prompt": prompt, "masking": masking}
+            # These keep the key of outputs that are already stored.
+            everything |= {"corpus": [], "whole": False}
 
             def compute() -> dict[str, Tensor]:
-                return {"v": load().outputs([prompt], progress=False, **options)}
+                return {"v": load().outputs([prompt], masking=masking)}
 
             return cached("language", everything, compute, enabled=key is not None)["v"]
 

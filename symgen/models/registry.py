@@ -78,9 +78,9 @@ def lookup(name: str) -> Network:
         return NETWORKS[name]
     folder = local_folder(name)
     if ":" in name and folder is None:
-        parameters = inspect.signature(_function(name)).parameters
-        kind = "text" if "vocabulary" in parameters else "image"
-        build = functools.partial(_from_function, name, kind)
+        function = _function(name)
+        kind = "text" if "vocabulary" in inspect.signature(function).parameters else "image"
+        build = functools.partial(_from_function, function, kind)
         return Network(build, kind, FUNCTION[kind], "function")
     if folder is None and not HUB_ID.fullmatch(name) and not name.startswith((".", "~", "/")):
         choices = [*NETWORKS, "<owner>/<name> on the hub", "a folder", "module:function"]
@@ -240,8 +240,7 @@ def _pretrained(
     if classes is not None:
         # Another number of classes gets a new last layer.
         options |= {"num_labels": classes, "ignore_mismatched_sizes": True}
-    loader = {"image": "AutoModelForImageClassification"}
-    loader = loader.get(kind, "AutoModelForSequenceClassification")
+    loader = f"AutoModelFor{'Image' if kind == 'image' else 'Sequence'}Classification"
     return Logits(from_pretrained(loader, name, dtype=torch.float32, **options))
 
 
@@ -265,16 +264,12 @@ def _function(name: str) -> Callable[..., nn.Module]:
         ) from error
 
 
-def _from_function(name: str, kind: str, classes: int, **options: Any) -> nn.Module:
-    build = _function(name)
+def _from_function(
+    build: Callable[..., nn.Module], kind: str, classes: int, **options: Any
+) -> nn.Module:
     parameters = inspect.signature(build).parameters
     offered = {"channels", "image_size", "vocabulary", "pad_token_id"}
     arguments = {k: v for k, v in options.items() if k in parameters or k not in offered}
     arguments["classes" if "classes" in parameters else "num_classes"] = classes
     model = build(**arguments)
-    if not isinstance(model, nn.Module):
-        raise ValueError(
-            f'network "{name}": the function returned {type(model).__name__}; expected a '
-            "torch.nn.Module that returns logits (sample, class)"
-        )
     return Logits(model) if kind == "text" else model
