@@ -199,12 +199,6 @@ class LanguageStudy:
         halves = {"target": fifths[1] + fifths[2], "baseline": fifths[3] + fifths[4]}
         return {"test": fifths[0], **halves}
 
-    @property
-    def held_out(self) -> list[str]:
-        """Texts of the new domain on which nothing is tuned."""
-        rows = self._domain["test"]
-        return [" ".join(row.values()) for row in rows] if self.instructions else rows
-
     @functools.cached_property
     def tunings(self) -> tuple[TrainingRun, TrainingRun]:
         """The tuning of the model on the new domain, and that of its twin on other texts of it."""
@@ -233,7 +227,10 @@ class LanguageStudy:
 
         The average is over the model before and after tuning.
         """
-        return self._draw(self.held_out, [self.models[0], LanguageModel.at(self.tunings[0])])
+        texts = self._domain["test"]
+        if self.instructions:
+            texts = [" ".join(row.values()) for row in texts]
+        return self._draw(texts, [self.models[0], LanguageModel.at(self.tunings[0])])
 
     def tuned(self, run: TrainingRun, step: int = -1) -> Interactions:
         """Return the interactions of a tuned model on the prompts of the new domain.

@@ -111,7 +111,8 @@ def build_network(
             ``vocabulary`` of BERT. `Data.spec` gives those that follow from the data.
 
     Raises:
-        ValueError: for an unknown name or option.
+        ValueError: for an unknown name.
+        TypeError: for an unknown option.
 
     Example:
         >>> build_network("cnn", classes=10, image_size=20)(torch.zeros(1, 3, 20, 20)).shape
@@ -121,10 +122,7 @@ def build_network(
     if classes is None and network.origin != "pretrained":
         classes = 10
     size = {"channels": channels, "image_size": image_size} if network.kind == "image" else {}
-    try:
-        return untrained(network.build, {"classes": classes, **size, **options}, seed)
-    except TypeError as error:
-        raise ValueError(f'network "{name}" does not take {options}: {error}') from error
+    return untrained(network.build, {"classes": classes, **size, **options}, seed)
 
 
 def untrained(
