@@ -13,7 +13,6 @@ from tqdm.auto import tqdm
 
 from symgen.data.prompts import draw_prompts
 from symgen.data.texts import instructions_of, load_instructions, pieces_of, split_texts
-from symgen.device import dtype_of
 from symgen.interactions import Interactions
 from symgen.masking.prompts import Prompt
 from symgen.method.study import chosen, seeded, split
@@ -153,8 +152,7 @@ class LanguageStudy:
             prompts: by default those of the study.
             masking: replacement of masked words; by default that of the study.
         """
-        key = None if model.key is None else {**model.key, "dtype": str(dtype_of(model.model))}
-        return self._outputs(key, lambda: model, prompts, masking)
+        return self._outputs(model.key, lambda: model, prompts, masking)
 
     def _outputs(
         self, key: Mapping | None, load: Callable[[], LanguageModel],
