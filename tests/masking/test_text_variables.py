@@ -145,7 +145,11 @@ def small(**options):
         (bert, {"x": "ids of padding"}, "ids are padded, but there is no attention mask"),
         (lambda: bert(max_position_embeddings=8), {}, "a text has 9 tokens, but .* reads 8"),
         (lambda: bert("BertForTokenClassification"), {}, "changes with the token after it"),
-        (lambda: bert("BertForMaskedLM"), {}, "is no causal language model: .* its output at a token"),
+        (
+            lambda: bert("BertForMaskedLM"),
+            {},
+            "is no causal language model: .* its output at a token",
+        ),
         (small, {}, "encoder-decoder network, which is not supported"),
     ],
 )
