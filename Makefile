@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 PRESET ?= cpu
 
-.PHONY: help book test golden html edition lab verify bench lint clean environment
+.PHONY: help book test golden html edition offline lab verify bench lint clean environment
 help:
 	@echo "make book     run every chapter (preset quick), build the site, print its address"
 	@echo "make test     run the test suite"
 	@echo "make golden   write the golden numbers anew, after a change of results that is meant"
 	@echo "make html     build the site from executed chapters, without running any"
 	@echo "make edition  run and store all chapters at preset cpu (or PRESET=gpu)"
+	@echo "make offline  pack what a machine without internet needs for preset gpu (_build/offline)"
 	@echo "make lab      open a copy of the chapters in JupyterLab (_build/lab)"
 	@echo "make verify   list stored pages whose code has changed since they ran"
 	@echo "make bench    measure speed and accuracy"
@@ -36,6 +37,9 @@ html: $(READY)
 # Trainings are kept as they are measured, so that an edition can be interrupted and continued.
 edition: $(READY)
 	$(BIN)/symgen run all --preset $(PRESET) --store
+
+offline: $(READY)
+	$(BIN)/python -m benchmarks.offline _build/offline
 
 lab: $(READY)
 	@[ -d _build/lab ] || { mkdir -p _build && cp -R chapters _build/lab; }

@@ -76,9 +76,9 @@
 
   function setUp(root) {
     const data = JSON.parse(root.dataset.explorer);
-    const { names, v, d, terms, start } = data;
+    const { names, v, d, terms } = data;
     const all = v.length - 1;
-    let state = start;
+    let state = all;
 
     const buttons = names.map((name, i) => {
       const button = make("button", "symgen-word", name);
@@ -148,10 +148,10 @@
     const side = make("div", "symgen-side");
     side.append(bars, tools, make("p", "symgen-title", "Active terms (AND ∧, OR ∨); their sum is d:"), list);
     root.replaceChildren(makeStage(data, buttons), side);
-    show(start);
+    show(all);
     // Paper shows the first state.
-    let before = start;
-    window.addEventListener("beforeprint", () => { before = state; show(start); });
+    let before = all;
+    window.addEventListener("beforeprint", () => { before = state; show(all); });
     window.addEventListener("afterprint", () => show(before));
   }
 

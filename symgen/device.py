@@ -137,21 +137,12 @@ class Batch:
 
     @contextlib.contextmanager
     def halving(self) -> Iterator[None]:
-        """Catch an out-of-memory error of the enclosed code and halve the size.
-
-        Raises:
-            MemoryError: if not even one state fits.
-        """
+        """Catch an out-of-memory error of the enclosed code and halve the size, down to 1."""
         try:
             yield
         except RuntimeError as error:
-            if not is_out_of_memory(error):
+            if not is_out_of_memory(error) or self.size == 1:
                 raise
-            if self.size == 1:
-                raise MemoryError(
-                    "memory ran out on a single masked state; use a smaller network or input, a "
-                    "narrower dtype, or a device with more memory"
-                ) from error
             self.size //= 2
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()

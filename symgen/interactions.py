@@ -1,7 +1,6 @@
 """`Interactions`: the AND and OR effects of a batch of samples."""
 
 import dataclasses
-import html
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 FORMAT = "symgen.interactions.5"
 SALIENT_SHARE = 0.05
-# Number of interactions that a notebook shows.
-SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -59,10 +56,9 @@ class Interactions:
 
     def __post_init__(self) -> None:
         count_variables(self.and_, "and_")
-        batch = self.and_.shape[:-1]
         shapes = {k: tuple(x.shape) for k, x in self.tensors().items()}
-        wrong = any(shape[: len(batch)] != tuple(batch) for shape in shapes.values())
-        if self.or_.shape != self.and_.shape or wrong or self.bias.shape != batch:
+        whole = shapes["and_"]
+        if [*shapes.values()] != [whole] * 2 + [whole[:-1]] * 4:
             raise ValueError(
                 f"the shapes are {shapes}; expected (..., 2**n) for and_ and or_, and (...) for "
                 "the others"
@@ -235,13 +231,6 @@ class Interactions:
         names = range(self.n) if self.names is None else self.names
         labels = np.broadcast_to(names, (*self.bias.shape, self.n)).reshape(-1, self.n)
         return tidy(sample, kind, index, effects[sample, kind, index], labels)
-
-    def _repr_html_(self) -> str:
-        """Return the text that a notebook shows: a title and the strongest effects."""
-        first = self if self.bias.ndim == 0 else self[(0,) * self.bias.ndim]
-        rows = first.to_frame().head(SHOWN)[["type", "members", "effect"]]
-        table = rows.to_html(index=False, border=0, float_format="{:+.3f}".format)
-        return f"<p>{html.escape(repr(self))}. Strongest effects of the first sample:</p>{table}"
 
     def to_shapiq(self, kind: str = "and") -> "shapiq.InteractionValues":
         """Return one sample's AND (Moebius) or OR (Co-Moebius) effects for shapiq.

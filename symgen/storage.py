@@ -53,12 +53,6 @@ def atomic(path: str | os.PathLike) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def sha256(path: str | os.PathLike) -> str:
-    """Return the checksum of a file, as 64 hexadecimal digits."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def fingerprint(value: Any) -> str:
     """Return 16 hexadecimal digits that identify a nested value.
 

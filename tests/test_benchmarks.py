@@ -5,6 +5,8 @@ import sys
 
 from conftest import ROOT
 
+from benchmarks import offline
+
 
 def test_a_group_of_the_benchmarks_prints_both_sides():
     command = [sys.executable, "-m", "benchmarks", "--quick", "--no-store", "--only", "growth"]
@@ -13,3 +15,17 @@ def test_a_group_of_the_benchmarks_prints_both_sides():
     header = next(line for line in done.stdout.splitlines() if "against" in line)
     assert {"what", "against", "ours", "theirs", "unit"} <= set(header.split())
     assert sorted((ROOT / "data" / "benchmarks").iterdir()) == before
+
+
+def test_the_pack_for_a_machine_without_internet_holds_what_that_machine_lacks(tmp_path):
+    wheels = offline.closure(offline.ADDED) - offline.closure(offline.PRESENT)
+    assert {"papermill", "ipykernel", "nbclient", "jupyter-client"} <= wheels
+    assert not wheels & {"torch", "numpy", "pandas", "transformers"}
+    # An archive of git knows its commit, since there is no git on the other machine.
+    command = ["git", "archive", "HEAD", "symgen/book/commit.txt"]
+    archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    subprocess.run(["tar", "x", "-C", tmp_path], input=archive, check=True)
+    head = ["git", "rev-parse", "HEAD"]
+    commit = subprocess.run(head, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    short = (tmp_path / "symgen" / "book" / "commit.txt").read_text().strip()
+    assert len(short) >= 7 and commit.startswith(short)

@@ -21,24 +21,12 @@ import torch
 from symgen import __version__
 from symgen.book import editions, notebooks, pages
 from symgen.device import device
+from symgen.figures.style import Shown
 from symgen.method.records import READ
 from symgen.storage import atomic
 
 PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 LIBRARIES = ("torch", "transformers", "numpy", "scipy", "pandas", "datasets")
-
-
-class Shown:
-    """Text and HTML that a notebook displays."""
-
-    def __init__(self, text: str, markup: str, more: Mapping[str, Any] | None = None):
-        self.bundle = {"text/plain": text, "text/html": markup, **(more or {})}
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return self.bundle
-
-    def __repr__(self) -> str:
-        return self.bundle["text/plain"]
 
 
 def timed_batch() -> float:

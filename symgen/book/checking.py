@@ -7,6 +7,12 @@ import numpy as np
 
 EMPTY = "Not yet: replace the dots in the cell above by your answer."
 
+#: Mistakes that every number can hold.
+ANYWHERE = {
+    "the sign is turned around.": lambda right: -_numbers(right),
+    "this is the rest: subtract it from 1.": lambda right: 1 - _numbers(right),
+}
+
 
 def check(
     answer: Any,
@@ -58,6 +64,9 @@ def _judged(
         return "Correct."
     for sentence, value in mistakes.items():
         if _equal(given, results(value), tol):
+            return f"Not yet: {sentence}"
+    for sentence, turn in ANYWHERE.items():
+        if _numbers(right[0]).dtype.kind in "if" and _equal(given, list(map(turn, right)), tol):
             return f"Not yet: {sentence}"
     first = next(i for i, one in enumerate(given) if not _equal([one], [right[i]], tol))
     place = f"for {', '.join(map(_short, cases[first]))} " if cases else ""

@@ -136,8 +136,8 @@ def verify() -> None:
 def sweep(grid: Path, scheduler: str | None, out: Path | None, workers: int) -> None:
     """Run chapters with many sets of parameters; a second call runs what is missing.
 
-    GRID is a YAML file with chapter, preset, and grid (lists of values) or cases (a list of sets).
-    All tables are joined into sweep.csv, in which a failed run is one row.
+    GRID is a YAML file with chapter, preset, and grid (lists of values by parameter, or a list of
+    such mappings). All tables are joined into sweep.csv, in which a failed run is one row.
     """
     from symgen.book import sweep as sweeps
 

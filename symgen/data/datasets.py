@@ -187,14 +187,11 @@ def load_dataset(
         raise ValueError(f"max_length={max_length}: expected at least 3 tokens")
     train, test = read_rows(name, "train"), read_rows(name, "test")
     kept, class_names = choose_classes(train, classes, name)
-    # If classes have no names, the test split may lack the last of them.
-    test = dataclasses.replace(test, classes=max(train.classes, test.classes, key=len))
     indices = deal(train, kept, count, train_size, seed, f'training set of "{name}"')
     chosen = [(train, index) for index in indices]
     # With split "test", the baseline is trained on the test samples.
-    for size_of_part in ([train_size] if split == "test" else []) + [test_size]:
-        index = deal(test, kept, 1, size_of_part, seed, f'test set of "{name}"')[0]
-        chosen.append((test, index))
+    for size_of_part in [train_size, test_size] if split == "test" else [test_size]:
+        chosen.append((test, *deal(test, kept, 1, size_of_part, seed, f'test set of "{name}"')))
     source = SOURCES.get(name, Source())
     source = dataclasses.replace(
         source, size=size or source.size, statistics=statistics or source.statistics

@@ -32,18 +32,8 @@ def decode(
         draft: a JPEG file is decoded at the nearest size that is at least this large, to save time.
 
     Raises:
-        ValueError: for a file that is damaged, too large, or has more than 8 bits.
+        ValueError: for pixels of more than 8 bits, and for a box outside of the image.
     """
-    try:
-        return _decode(raw, box, draft)
-    except Exception as error:  # Pillow raises almost anything for damaged files
-        message = " ".join((str(error) or type(error).__name__).split())
-        if type(error).__name__ == "UnidentifiedImageError":  # its message names a memory address
-            message = f"not a file of {', '.join(FORMATS)}"
-        raise ValueError(f"no usable image: {message[:200]}") from error
-
-
-def _decode(raw: bytes | np.ndarray, box: np.ndarray | None, draft: tuple[int, int] | None) -> Any:
     from PIL import Image
 
     if isinstance(raw, np.ndarray):
@@ -138,7 +128,7 @@ class LargeImagePart(ImagePart):
     ):
         # No pixels are held in memory.
         super().__init__(torch.empty(len(labels), 3, 0, 0, dtype=torch.uint8), labels, source)
-        self.encoded, self.boxes, self.size = encoded, boxes, source.size or 224
+        self.encoded, self.boxes, self.size = encoded, boxes, source.size
 
     def _decode(self, i: int) -> Any:
         return decode(self.encoded[i], None if self.boxes is None else self.boxes[i])
@@ -200,29 +190,31 @@ def image_part(rows: Rows, index: np.ndarray, labels: Tensor, source: Source) ->
     Raises:
         ValueError: for an image that cannot be read, with its row.
     """
-    raw = rows.take(index)
-    size = source.size or _native_size(raw)
+    raw, boxes = rows.take(index), None if rows.boxes is None else rows.boxes[index]
 
-    def pixels(i: int) -> np.ndarray:
+    def read(i: int, **options: Any) -> Any:
         try:
-            # Decoding at an eighth of the size is enough to find a file that was cut off.
-            image = decode(raw[i], draft=None if size <= SMALL else (size // 8, size // 8))
-        except ValueError as error:
-            raise ValueError(f"row {index[i]} of the data set: {error}; replace it") from error
-        if size > SMALL:
-            return np.empty(0)
-        return np.asarray(image if image.size == (size, size) else image.resize((size, size)))
+            return decode(raw[i], **options)
+        except Exception as error:  # Pillow raises almost anything for damaged files
+            raise ValueError(
+                f"row {index[i]} of the data set is no usable image ({error}); replace it"
+            ) from error
 
+    def small(i: int) -> np.ndarray:
+        image = read(i, box=None if boxes is None else boxes[i])
+        return np.asarray(image.resize((size, size)))
+
+    def large(i: int) -> None:
+        # Decoding at an eighth of the size is enough to find a file that was cut off.
+        read(i, draft=(size // 8, size // 8))
+
+    size = source.size
+    if size is None:  # that of small square images
+        width, height = read(0).size
+        size = width if width == height and width <= SMALL else 224
     with ThreadPoolExecutor() as pool:
-        decoded = list(pool.map(pixels, range(len(raw))))
+        decoded = list(pool.map(small if size <= SMALL else large, range(len(raw))))
     if size > SMALL:
-        boxes = None if rows.boxes is None else rows.boxes[index]
         return LargeImagePart(raw, labels, dataclasses.replace(source, size=size), boxes)
     images = torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2).contiguous()
     return ImagePart(images, labels, source)
-
-
-def _native_size(raw: list) -> int:
-    """Return the size of small square images, else 224."""
-    width, height = decode(raw[0]).size
-    return width if width == height and width <= SMALL else 224

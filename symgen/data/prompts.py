@@ -18,10 +18,6 @@ CHARACTERS = 4000
 PLACES = 6
 
 
-class UnlikelyTargetWarning(UserWarning):
-    """No text has a target that is likely enough; the likeliest ones are used."""
-
-
 def draw_prompts(
     texts: Sequence,
     models: Sequence[tuple[nn.Module, Any]],
@@ -44,7 +40,7 @@ def draw_prompts(
         n: number of variables.
         probability: smallest probability of the target's first token. If no text has such a target,
             as for a model that has learned little, those with the likeliest targets are used, with
-            an `UnlikelyTargetWarning`.
+            a warning.
         tokenizers: of further models; prompts whose variables or target they cut are left out.
         words: largest number of words per prompt, including function words.
         seed: of the draws.
@@ -85,7 +81,6 @@ def draw_prompts(
             f"none of {len(texts)} texts has a target of probability >= {probability}; the "
             f"likeliest are used, up to {unlikely[0][0]:.2g}. Lower probability, or train the "
             "model longer",
-            UnlikelyTargetWarning,
             stacklevel=2,
         )
         prompts = [prompt for _, prompt in unlikely[:samples]]

@@ -74,11 +74,12 @@ def local_folder(name: str) -> Path | None:
             `SYMGEN_DATA` first.
 
     Raises:
-        FileNotFoundError: if `SYMGEN_DATA` is not a folder.
+        FileNotFoundError: if `SYMGEN_DATA` or a given path is not a folder.
         ValueError: if the id leads out of `SYMGEN_DATA`.
     """
     own, root = Path(name).expanduser(), os.environ.get("SYMGEN_DATA")
-    if root and not own.is_absolute() and not name.startswith("."):
+    is_path = name.startswith((".", "~", "/"))
+    if root and not is_path:
         if not Path(root).is_dir():
             raise FileNotFoundError(
                 f'SYMGEN_DATA is "{root}", which is not a folder; set it to the folder that holds '
@@ -88,6 +89,8 @@ def local_folder(name: str) -> Path | None:
             raise ValueError(f'"{name}" is not the id of a data set or model: "<owner>/<name>"')
         if (Path(root) / name).is_dir():
             return Path(root) / name
+    if is_path and not own.is_dir():
+        raise FileNotFoundError(f'there is no folder "{name}"; give that of a data set or model')
     return own if own.is_dir() and name not in SOURCES else None
 
 
@@ -103,44 +106,6 @@ def unavailable(name: str, example: str, cause: object) -> FileNotFoundError:
     )
 
 
-def read_files(kind: str, files: list[Path], folder: Path) -> Any:
-    """Return a table of the library `datasets`, read from files of one split.
-
-    Args:
-        kind: "parquet" or "json".
-        files: to read, in this order.
-        folder: that holds them, for messages.
-
-    Raises:
-        ValueError: if they are damaged, of different columns, or empty.
-    """
-    return _loaded(kind, folder, data_files=[str(x) for x in files], split="train")
-
-
-def _loaded(path: str, folder: Path, **options: Any) -> Any:
-    """Return what the library `datasets` reads, without progress bars."""
-    import datasets
-
-    bars = datasets.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
-    try:
-        return datasets.load_dataset(path, cache_dir=str(cache_folder() / "datasets"), **options)
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f"{folder} holds no data; expected for instance {folder}/train.parquet, train.jsonl, "
-            "or one subfolder of pictures per class"
-        ) from None
-    except Exception as error:  # readers raise almost anything for damaged files
-        cause = " ".join(str(error.__cause__ or error).split())[:300]
-        raise ValueError(
-            f"the files in {folder} cannot be read ({cause}); compare them with the original and "
-            "copy them again. All files of a data set need the same columns"
-        ) from error
-    finally:
-        if not bars:
-            datasets.enable_progress_bars()
-
-
 def _divided(table: Any) -> dict[str, Any]:
     """Return two splits of a folder of pictures: every fifth of a class is for testing."""
     labels = np.array(table["label"])
@@ -149,44 +114,46 @@ def _divided(table: Any) -> dict[str, Any]:
     return {name: table.select(np.flatnonzero(rows)) for name, rows in splits.items()}
 
 
-def open_splits(name: str) -> dict[str, Callable[[], Any]]:
-    """Return, for each split of a data set, the function that reads it.
+def open_splits(name: str) -> Mapping[str, Any]:
+    """Return the splits of a data set: `Rows` of sets made here, else tables of `datasets`.
 
     Args:
         name: registered name; id on the hub or under `SYMGEN_DATA`; or path of a folder that holds
             ``<split>.parquet``, ``<split>.jsonl``, or a subfolder of pictures per class, or else
             what the library `datasets` reads.
 
-    Returns:
-        Functions that return `Rows` for sets made here, else a table of the library `datasets`.
-
     Raises:
-        ValueError: for an unknown name.
+        ValueError: for an unknown name, and for files that cannot be read.
         FileNotFoundError: if the data are neither on this machine nor on the hub.
     """
     source = SOURCES.get(name, Source())
     if source.rows is not None:
-        return {split: functools.partial(source.rows, split) for split in ("train", "test")}
+        return {split: source.rows(split) for split in ("train", "test")}
+    import datasets
+
     folder = local_folder(name)
     if folder is not None:
-        found = _loaded(str(folder.resolve()), folder)
+        cache = str(cache_folder() / "datasets")
+        try:
+            found = datasets.load_dataset(str(folder.resolve()), cache_dir=cache)
+        except Exception as error:  # readers raise almost anything for damaged files
+            cause = " ".join(str(error.__cause__ or error).split())[:300]
+            raise ValueError(
+                f"the files in {folder} cannot be read ({cause}); expected <split>.parquet or "
+                "<split>.jsonl with the same columns, or one subfolder of pictures per class"
+            ) from error
         if [*found] == ["train"] and found["train"].builder_name == "imagefolder":
             found = _divided(found["train"])
-        return {split: functools.partial(found.__getitem__, split) for split in found}
-    if name.startswith((".", "~", "/")):
-        raise FileNotFoundError(f'there is no folder "{name}"; give the path of a data set')
+        return found
     if source.home is not None:
         raise unavailable(name, "train.jsonl", "it was never there")
     if "/" not in name:
         choices = [*SOURCES, "<owner>/<name> on the hub", "the path of a folder"]
         raise unknown("data set", name, choices)
-    import datasets
-
     try:
-        found = datasets.load_dataset(name, revision=source.revision)
+        return datasets.load_dataset(name, revision=source.revision)
     except Exception as error:  # of the hub's library or of its way to the network
         raise unavailable(name, "train.parquet", f"{type(error).__name__}: {error}") from error
-    return {split: functools.partial(found.__getitem__, split) for split in found}
 
 
 def read_rows(name: str, split: str) -> Rows:
@@ -203,7 +170,7 @@ def read_rows(name: str, split: str) -> Rows:
     splits = open_splits(name)
     names = ("train",) if split == "train" else HELD_OUT
     for candidate in [x for x in names if x in splits]:
-        rows = splits[candidate]()
+        rows = splits[candidate]
         if not isinstance(rows, Rows):
             rows = _recognised(rows, f'the {candidate} split of "{name}"', name)
         if (rows.labels >= 0).any():
@@ -285,14 +252,7 @@ def from_pretrained(kind: str, name: str, **options: Any) -> Any:
         FileNotFoundError: if the model is neither on this machine nor on the hub.
         ImportError: if a library is missing.
     """
-    transformers, folder = import_transformers(), local_folder(name)
-    if folder is None and name.startswith((".", "~", "/")):
-        raise FileNotFoundError(f'there is no folder "{name}"; give the path of a saved model')
-    logging, loader = transformers.utils.logging, getattr(transformers, kind)
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    # Its bars fill the pages, and its reports on new last layers name paths of this machine.
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    loader, folder = getattr(import_transformers(), kind), local_folder(name)
     try:
         # Code that comes with a model is never run.
         return loader.from_pretrained(str(folder or name), trust_remote_code=False, **options)
@@ -306,10 +266,6 @@ def from_pretrained(kind: str, name: str, **options: Any) -> Any:
             f"{folder} is not in from_pretrained format ({cause}); expected config.json, "
             "model.safetensors and, for texts, tokenizer.json"
         ) from error
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def import_transformers() -> Any:

@@ -40,6 +40,10 @@ class Rows:
 class Part:
     """Inputs and their labels: the samples that one network is trained or tested on.
 
+    Each kind of data defines four methods. ``batch(indices)`` returns (x, y) of some samples as the
+    network takes them, and ``augment(indices, generator)`` the same, augmented at random.
+    ``show(i)`` returns sample i for display, and ``_content()`` what decides its fingerprint.
+
     Attributes:
         labels: (sample,) int64 class indices, as the networks are trained on them.
         chunk: number of samples that are evaluated at once.
@@ -53,25 +57,10 @@ class Part:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batch(self, indices: Indices) -> tuple[Any, Tensor]:
-        """Return (x, y) of some samples as the network takes them, not augmented."""
-        raise NotImplementedError
-
-    def augment(self, indices: Indices, generator: torch.Generator) -> tuple[Any, Tensor]:
-        """Return (x, y) of some samples, augmented at random for training."""
-        raise NotImplementedError
-
-    def show(self, i: int) -> Any:
-        """Return sample i for display."""
-        raise NotImplementedError
-
     @functools.cached_property
     def fingerprint(self) -> str:
         """Identity of the content: inputs, labels and preprocessing."""
         return fingerprint([self.labels, self._content()])
-
-    def _content(self) -> list:
-        raise NotImplementedError
 
 
 def part_names(split: str) -> tuple[list[str], int, dict[str, str]]:
@@ -146,10 +135,9 @@ def deal(
         exact = size * available / available.sum()
         quota = np.floor(exact).astype(int)
         quota[np.argsort(quota - exact, kind="stable")[: size - quota.sum()]] += 1
-    empty = [rows.classes[c] for c, q in zip(kept, quota, strict=True) if q == 0]
-    if empty:
+    if not quota.all():
         raise ValueError(
-            f"no sample of class {', '.join(empty[:5])} remains if the {origin} is divided into "
+            f"no sample of class {kept[quota.argmin()]} remains if the {origin} is divided into "
             f"{count} part(s) of {int(quota.sum())} samples; use more samples or fewer classes"
         )
     parts = [

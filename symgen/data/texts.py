@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from symgen.data.sources import (
     from_pretrained,
     import_transformers,
     open_splits,
-    read_files,
     text_columns,
 )
 from symgen.data.splits import Indices, Part, Rows
@@ -115,16 +113,17 @@ class TokenPart(Part):
         return self.pieces
 
 
-def load_texts(name: str, split: str = "train", column: str | None = None) -> list[str]:
+def load_texts(name: str, split: str = "train") -> list[str]:
     """Return the distinct texts of a data set, in their order, for use with a language model.
+
+    They are in the registered column, or in the one with the longest texts.
 
     Args:
         name: registered name, id or path, such as ``"rajpurkar/squad"``.
         split: name of the split; the only split of a set is taken whatever its name is.
-        column: of the texts; by default the registered one, or the one with the longest texts.
 
     Raises:
-        ValueError: for an unknown name, split or column.
+        ValueError: for an unknown name or split, and for a set without texts.
 
     Example:
         >>> len(load_texts("planted-sentiment", "test"))
@@ -133,20 +132,15 @@ def load_texts(name: str, split: str = "train", column: str | None = None) -> li
     splits = open_splits(name)
     if split not in splits and len(splits) > 1:
         raise unknown(f'split of "{name}"', split, splits)
-    table = splits.get(split, next(iter(splits.values())))()
+    table = splits.get(split, next(iter(splits.values())))
     if isinstance(table, Rows):
-        if table.kind != "text":
-            raise ValueError(f'data set "{name}" holds images; expected a data set of texts')
-        texts = table.take(np.arange(len(table.labels)))
+        texts = table.take(np.arange(len(table.labels))) if table.kind == "text" else []
     else:
-        columns = text_columns(table)
-        column = column or SOURCES.get(name, Source()).text or next(iter(columns), None)
-        if column not in columns:
-            raise unknown(f'text column of "{name}"', column, columns)
-        texts = table[column]
+        column = SOURCES.get(name, Source()).text or next(iter(text_columns(table)), None)
+        texts = table[column] if column else []
     found = list(dict.fromkeys(text for text in texts if text and text.strip()))
     if not found:
-        raise ValueError(f'data set "{name}" holds no text in any row; give another column')
+        raise ValueError(f'data set "{name}" holds no texts; expected a column of strings')
     return found
 
 
@@ -258,9 +252,8 @@ def split_texts(name: str) -> dict[str, list[str]]:
     else:
         whole = load_texts(name)
         train, test = [t for i, t in enumerate(whole) if i % 5], whole[::5]
-    train = list(dict.fromkeys(train))
     seen = set(train)
-    test = [text for text in dict.fromkeys(test) if text not in seen]
+    test = [text for text in test if text not in seen]
     return {"target": train[::2], "baseline": train[1::2], "test": test}
 
 
@@ -330,18 +323,13 @@ def load_instructions(name: str) -> list[dict[str, str]]:
     """Return the rows of a set for instruction tuning.
 
     Args:
-        name: path of a JSON-lines file, or id of a data set, with the columns instruction, output
-            and perhaps input.
+        name: id or path of a data set with the columns instruction, output and perhaps input.
 
     Raises:
         ValueError: for a missing column or an empty instruction or output.
     """
-    path = Path(name).expanduser()
-    if path.is_file():
-        table = read_files("json", [path], path.parent)
-    else:
-        splits = open_splits(name)
-        table = splits.get("train", next(iter(splits.values())))()
+    splits = open_splits(name)
+    table = splits.get("train", next(iter(splits.values())))
     columns = [] if isinstance(table, Rows) else text_columns(table)
     if not {"instruction", "output"} <= set(columns):
         raise ValueError(

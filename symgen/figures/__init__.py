@@ -5,7 +5,13 @@ Functions with several panels return the Figure; the others take and return Axes
 """
 
 from symgen.figures.curves import plot_curves, plot_phases
-from symgen.figures.estimates import plot_estimates, plot_repeats, plot_verdicts
+from symgen.figures.estimates import (
+    plot_estimates,
+    plot_repeats,
+    plot_scatter,
+    plot_sorted,
+    plot_verdicts,
+)
 from symgen.figures.network import (
     explorer,
     plot_baselines,
@@ -15,6 +21,5 @@ from symgen.figures.network import (
     plot_matching,
     plot_variables,
 )
-from symgen.figures.scatter import plot_scatter, plot_sorted, plot_strips
 from symgen.figures.spectra import plot_spectra, plot_spectrum
 from symgen.figures.style import COLORS, legend_below, panels, set_style, slider

@@ -1,7 +1,6 @@
 """Quantities over training, or over any setting: lines with 95 % bands, and phases."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,14 @@ from matplotlib.figure import Figure
 
 from symgen.figures import style
 
-# The three phases as the paper describes them: words, colors, and a sketch.
-PHASES = (
-    "phase 1\nH rises,\nN falls",
-    "phase 2\nH falls,\nN rises",
-    "phase 3\nH falls,\ngap grows",
-)
-COLORS = ("generalizable", "or", "non-generalizable")
-SKETCH = pd.DataFrame({"H": [0.4, 1, 0.7, 0.5], "N": [0.9, 0.4, 0.7, 1]}, index=[0, 0.3, 0.65, 1])
+# A sketch of the three phases as the paper describes them: words and color, places, and values.
+PHASES = {
+    "phase 1\nH rises,\nN falls": "generalizable",
+    "phase 2\nH falls,\nN rises": "or",
+    "phase 3\nH falls,\ngap grows": "non-generalizable",
+}
+EDGES = (0, 0.3, 0.65, 1)
+SKETCH = {"H": (0.4, 1, 0.7, 0.5), "N": (0.9, 0.4, 0.7, 1)}
 
 
 def plot_curves(
@@ -29,7 +28,6 @@ def plot_curves(
     unit: str = "seed",
     phases: Any = None,
     log: bool | None = None,
-    columns: int = 1,
 ) -> Figure:
     """Draw quantities as lines, one panel each: the mean over units with a 95 % t interval.
 
@@ -43,22 +41,19 @@ def plot_curves(
         phases: object with t1 and t2 in units of x, each a number or None: drawn if it exists.
         log: whether the axis is logarithmic (0 keeps a place at its left); by default for
             "step" and "epoch".
-        columns: panels per row.
 
     Raises:
-        ValueError: for columns or quantities that the table lacks.
+        ValueError: for quantities that the table lacks.
     """
     sets = [(names,) if isinstance(names, str) else tuple(names) for names in y]
     wanted = [name for names in sets for name in names]
-    style.need_columns(table, [x, group])
     if "quantity" not in table:
-        style.need_columns(table, wanted)
         table = table.melt([c for c in (x, group, unit) if c in table], wanted, "quantity", "value")
     elif missing := set(wanted) - set(table["quantity"]):
         raise ValueError(f"the table has no quantity {', '.join(sorted(missing))}")
     table = table[table["quantity"].isin(wanted)]
     titles = [", ".join(map(style.label_of, names)) for names in sets]
-    figure, axes = style.panels(titles, columns, sharex=True)
+    figure, axes = style.panels(titles, sharex=True)
     for ax, names in zip(axes, sets, strict=True):
         for i, name in enumerate(names):
             for k, (one, rows) in enumerate(
@@ -79,54 +74,29 @@ def plot_curves(
                 ax.fill_between(line[x], line["low"], line["high"], **band)
         # Room for the names of the phases above the lines.
         ax.margins(y=0.15)
-        _mark_phases(ax, phases)
+        for name in ("t1", "t2"):
+            if (place := getattr(phases, name, None)) is not None:
+                ax.axvline(place, color="black", lw=1.2, ls=(0, (4, 2)))
+                above = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points"}
+                ax.annotate(f"$t_{name[1]}$", (place, 1), (4, -4), va="top", **above)
     _scale(axes, table[x], log if log is not None else x in ("step", "epoch"))
-    for ax in axes[-columns:]:
-        ax.set_xlabel(style.label_of(x))
+    axes[-1].set_xlabel(style.label_of(x))
     style.legend_below(figure)
     return figure
 
 
-def plot_phases(curves: pd.DataFrame = SKETCH, phases: Any = None, ax: Axes | None = None) -> Axes:
-    """Draw the shape of H and N over training, and shade the phases.
-
-    Args:
-        curves: columns H and N, index step; each is divided by its largest value. By default a
-            sketch of the three phases as the paper describes them.
-        phases: object with t1 and t2, in steps, each a number or None.
-        ax: where to draw.
-    """
+def plot_phases(ax: Axes | None = None) -> Axes:
+    """Draw a sketch of H and N over training in the three phases, as the paper describes them."""
     ax = style.axes_or_new(ax)
-    shape, steps = curves / curves.max(), curves.index
-    ax.plot(steps, shape["H"], color=style.COLORS["generalizable"], lw=2.2, label="H")
-    ax.plot(steps, shape["N"], color=style.COLORS["network"], lw=2.2, ls="--", label="N")
-    if curves is SKETCH:
-        for text, middle in zip(PHASES, (0.15, 0.475, 0.825), strict=True):
-            ax.text(middle, 1.38, text, ha="center", va="top", size=10)
-        phases = SimpleNamespace(t1=0.3, t2=0.65)
-        ax.set(xlabel="training", xticks=[], xlim=(0, 1))
-    else:
-        _mark_phases(ax, phases)
-        _scale([ax], steps.to_series(), log=True)
-        ax.set_xlabel(style.label_of("step"))
-    # Without a second boundary, phase 2 lasts to the end.
-    edges = [steps.min(), getattr(phases, "t1", None), getattr(phases, "t2", None), steps.max()]
-    edges = [edge for edge in edges if edge is not None]
-    if getattr(phases, "t1", None) is not None:
-        for start, end, color in zip(edges, edges[1:], COLORS, strict=False):
-            ax.axvspan(start, end, color=style.COLORS[color], alpha=0.15, lw=0)
+    ax.plot(EDGES, SKETCH["H"], color=style.COLORS["generalizable"], lw=2.2, label="H")
+    ax.plot(EDGES, SKETCH["N"], color=style.COLORS["network"], lw=2.2, ls="--", label="N")
+    for (text, meaning), start, end in zip(PHASES.items(), EDGES, EDGES[1:], strict=False):
+        ax.axvspan(start, end, color=style.COLORS[meaning], alpha=0.15, lw=0)
+        ax.text((start + end) / 2, 1.38, text, ha="center", va="top", size=10)
+    ax.set(xlabel="training", xticks=[], xlim=(0, 1))
     ax.set(ylabel="share of the largest", ylim=(0, 1.4), yticks=[0, 0.5, 1])
     ax.legend(loc="lower right", ncols=2)
     return ax
-
-
-def _mark_phases(ax: Axes, phases: Any) -> None:
-    """Draw the phase boundaries that exist as vertical lines."""
-    for name in ("t1", "t2"):
-        if (place := getattr(phases, name, None)) is not None:
-            ax.axvline(place, color="black", lw=1.2, ls=(0, (4, 2)))
-            above = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points"}
-            ax.annotate(f"$t_{name[1]}$", (place, 1), (4, -4), va="top", **above)
 
 
 def _scale(axes: Sequence[Axes], x: pd.Series, log: bool) -> None:

@@ -1,13 +1,16 @@
-"""Estimates with 95 % intervals: dots on a line, single trainings, verdicts."""
+"""Dots: estimates with 95 % intervals, single trainings, verdicts, pairs of values, strengths."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from symgen.figures import style
+from symgen.interactions import SALIENT_SHARE, Interactions
 
 # Mean and half width of intervals that show every case, in units of the margin.
 EXAMPLES = ((3.2, 1.4), (1.1, 1.6), (0.0, 0.6), (-2.6, 1.3), (0.3, 3.4))
@@ -30,10 +33,7 @@ def plot_estimates(
         reference: value to mark with a vertical line.
         xlabel: name of the quantity, with its unit.
 
-    Raises:
-        ValueError: for columns that the table lacks.
     """
-    style.need_columns(table, ["label", "mean", "low", "high", group, panel])
     labels, groups = list(table["label"].unique()), len(style.parts_of(table, group))
     parts = style.parts_of(table, panel)
     height = 1.2 + max(0.34, 0.2 * groups) * len(labels)
@@ -54,6 +54,7 @@ def plot_repeats(
     value: str = "value",
     label: str = "label",
     group: str | None = None,
+    unit: str | None = None,
     reference: float | None = None,
     ax: Axes | None = None,
 ) -> Axes:
@@ -64,20 +65,19 @@ def plot_repeats(
         value: column of the quantity.
         label: column with one row of the figure per value.
         group: column that gives color and marker.
+        unit: column whose values are joined by a line, such as the sample.
         reference: value to mark with a vertical line.
         ax: where to draw.
-
-    Raises:
-        ValueError: for columns that the table lacks.
     """
-    style.need_columns(table, [value, label, group])
     labels, parts = list(table[label].unique()), style.parts_of(table, group)
     ax = style.axes_or_new(ax, 1.2 + max(0.45, 0.34 * len(parts)) * len(labels))
     for k, (name, rows) in enumerate(parts):
         shift, step = 0.8 * ((k + 0.5) / len(parts) - 0.5), 0.15 / len(parts)
-        dots = {"color": _color(name, k), "marker": style.MARKERS[k % 8], "ls": "none"}
-        place = rows[label].map(labels.index) + shift - step
-        ax.plot(rows[value], place, alpha=0.45, ms=5, mew=0, **dots)
+        look = {"color": style.color_of(name, k), "alpha": 0.45, "ms": 5, "mew": 0, "lw": 0.6}
+        for one, dots in style.parts_of(rows, unit):
+            place = dots[label].map(labels.index) + shift - step
+            line = "" if one is None else "-"
+            ax.plot(dots[value], place, style.MARKERS[k % 8] + line, **look)
         means = style.mean_intervals(rows, [label], value)
         _dots(ax, means, means[label].map(labels.index) + shift + step, name, k)
     style.row_axis(ax, labels, reference)
@@ -87,37 +87,24 @@ def plot_repeats(
     return ax
 
 
-def _color(name: object, k: int) -> str:
-    return style.COLORS["network"] if name is None else style.color_of(name, k)
-
-
 def _dots(ax: Axes, rows: pd.DataFrame, place: Any, name: object, k: int) -> None:
     """Draw means with intervals, in the look of the k-th group."""
     errors = [rows["mean"] - rows["low"], rows["high"] - rows["mean"]]
     label = None if name is None else style.label_of(name)
-    look = {
-        "fmt": style.MARKERS[k % 8],
-        "ms": 6.5,
-        "lw": 1.8,
-        "capsize": 2.5,
-        "color": _color(name, k),
-    }
-    ax.errorbar(rows["mean"], place, xerr=errors, label=label, **look)
+    look = {"fmt": style.MARKERS[k % 8], "ms": 6.5, "lw": 1.8, "capsize": 2.5}
+    ax.errorbar(
+        rows["mean"], place, xerr=errors, label=label, color=style.color_of(name, k), **look
+    )
 
 
-def plot_verdicts(
-    margin: float = 0.02,
-    examples: Sequence[tuple[float, float]] | None = None,
-    ax: Axes | None = None,
-) -> Axes:
+def plot_verdicts(margin: float = 0.02, ax: Axes | None = None) -> Axes:
     """Draw how an interval on a number line becomes a verdict: holds, fails or open.
 
     Args:
         margin: smallest effect that counts as an effect, on the claimed side (to the right).
-        examples: mean and half width of the intervals to draw; by default every kind.
         ax: where to draw.
     """
-    examples = examples or [(a * margin, b * margin) for a, b in EXAMPLES]
+    examples = [(mean * margin, half * margin) for mean, half in EXAMPLES]
     ax = style.axes_or_new(ax, 1.1 + 0.38 * len(examples))
     reach = 1.25 * max(abs(mean) + half for mean, half in examples)
     ax.axvspan(margin, 2 * reach, color=style.COLORS["generalizable"], alpha=0.1, lw=0)
@@ -137,4 +124,54 @@ def plot_verdicts(
     ax.set(xlim=(-reach, 1.4 * reach), ylim=(len(examples) - 0.5, -0.5), yticks=[])
     ax.set_xlabel("effect in the claimed direction")
     ax.grid(visible=False)
+    return ax
+
+
+def plot_scatter(
+    table: pd.DataFrame, x: str, y: str, group: str | None = None, ax: Axes | None = None
+) -> Axes:
+    """Draw one dot per row: one quantity against another.
+
+    Args:
+        table: one row per dot.
+        x, y: columns.
+        group: column that gives color and marker.
+        ax: where to draw.
+    """
+    ax = style.axes_or_new(ax, 4.2, 5.6)
+    for k, (name, rows) in enumerate(style.parts_of(table, group)):
+        label = None if name is None else f"{style.label_of(name)} ({len(rows)})"
+        look = {"color": style.color_of(name, k), "label": label, "alpha": 0.65, "mew": 0}
+        ax.plot(rows[x], rows[y], style.MARKERS[k % 8], **look)
+    ax.set(xlabel=style.label_of(x), ylabel=style.label_of(y))
+    if group is not None:
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, markerscale=1.4)
+    return ax
+
+
+def plot_sorted(models: Mapping[str, Interactions], ax: Axes | None = None) -> Axes:
+    """Draw the strengths of interactions, largest first, as shares of the largest.
+
+    Args:
+        models: label to the interactions of one or several samples. Lines are medians over the
+            samples; bands hold the middle 80 %.
+        ax: where to draw.
+    """
+    ax = style.axes_or_new(ax)
+    for i, (label, inter) in enumerate(models.items()):
+        size = inter.effects.abs().flatten(-2).reshape(-1, 2 * 2**inter.n).cpu()
+        # A sample without interactions stays at 0.
+        size = size / size.amax(-1, keepdim=True).clamp(min=1e-300)
+        ranked = size.sort(-1, descending=True).values
+        quantiles = torch.tensor([0.1, 0.5, 0.9], dtype=ranked.dtype)
+        low, middle, high = ranked.quantile(quantiles, dim=0)
+        rank, color = np.arange(1, len(middle) + 1), style.color_of(label, i)
+        ax.plot(rank, middle, style.LINES[i % 4], color=color, label=style.no_math(label), lw=2)
+        ax.fill_between(rank, low, high, color=color, alpha=0.18, lw=0)
+    ax.axhline(SALIENT_SHARE, color=style.COLORS["chance"], lw=1, ls=(0, (1, 2)))
+    text = {"va": "bottom", "size": 9.5, "transform": ax.get_yaxis_transform()}
+    ax.text(0.02, SALIENT_SHARE, "saliency threshold", **text)
+    ax.set(xscale="log", xlabel="rank of the interaction", ylabel="strength / largest", ylim=(0, 1))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.legend()
     return ax

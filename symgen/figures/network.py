@@ -45,10 +45,8 @@ def one_sample(inter: Interactions) -> Interactions:
 
 def names_of(inter: Interactions, names: Sequence[str] | None) -> list[str]:
     """Return the given names, or else those of the interactions, or else numbers."""
-    if names is None:
-        stored = one_sample(inter).names
-        names = range(inter.n) if stored is None else stored
-    return list(map(str, names))
+    names = one_sample(inter).names if names is None else names
+    return list(map(str, range(inter.n) if names is None else names))
 
 
 def strongest(inter: Interactions, names: Sequence[str] | None, top: int) -> pd.DataFrame:
@@ -108,8 +106,7 @@ def plot_masking(
     figure = plt.figure(figsize=(6.4, 4.2), layout="constrained")
     figure.get_layout_engine().set(hspace=0.12)
     top, bottom = figure.subfigures(2, 1, height_ratios=[1, 1.15])
-    copies = top.subplots(1, len(states), squeeze=False)[0]
-    ax = bottom.subplots()
+    copies, ax = top.subplots(1, len(states), squeeze=False)[0], bottom.subplots()
     values = v.cpu().numpy()
     ax.plot(values, color=style.COLORS["other"], lw=1)
     for copy, state in zip(copies, states, strict=True):
@@ -292,27 +289,6 @@ def plot_baselines(baselines: int = 2, ax: Axes | None = None) -> Axes:
     return ax
 
 
-class Explorer:
-    """A sample whose variables the reader switches on and off: a part of a page."""
-
-    def __init__(self, data: dict[str, Any]) -> None:
-        self.data = data
-
-    def to_html(self) -> str:
-        """Return the element alone; the site loads its script and style once."""
-        data = html.escape(json.dumps(self.data, separators=(",", ":")))
-        # A page without the script shows this sentence.
-        v, d = self.data["v"][self.data["start"]], self.data["d"][self.data["start"]]
-        still = f"Network v = {v:.2f}, logical model d = {d:.2f}. The explorer needs JavaScript."
-        return f'<div class="symgen-explorer" data-explorer="{data}"><p>{still}</p></div>'
-
-    def _repr_html_(self) -> str:
-        """Return the element with its script and style, for JupyterLab."""
-        files = [STATIC / "figures.css", STATIC / "explorer.js"]
-        style, script = (f.read_text() if f.exists() else "" for f in files)
-        return f"{self.to_html()}<style>{style}</style><script>{script}</script>"
-
-
 def explorer(
     v: Float[Tensor, "state"],
     inter: Interactions,
@@ -322,8 +298,7 @@ def explorer(
     text: str | None = None,
     spans: Sequence[tuple[int, int]] | None = None,
     top: int = 30,
-    start: int | None = None,
-) -> Explorer:
+) -> style.Shown:
     """Return one sample whose variables can be switched on and off, without a kernel.
 
     Two bars show v of the network and d of the logical model on the chosen masked state. Below
@@ -338,7 +313,6 @@ def explorer(
         text: of the sample, instead of an image.
         spans: start and end of each variable in the text, in characters.
         top: number of terms to list; the others are summed up in one line.
-        start: masked state to show first; by default all variables are present.
 
     Raises:
         ValueError: for more than 12 variables, or an image without boxes.
@@ -354,12 +328,12 @@ def explorer(
         names = [text[start:end] for start, end in spans]
     table = strongest(inter, names, top)
     terms = zip(table["type"], table["index"], table["effect"].round(4), strict=True)
+    v, d = v.tolist(), inter.predict().tolist()
     data = {
         "names": names_of(inter, names),
-        "v": [round(x, 3) for x in v.tolist()],
-        "d": [round(x, 3) for x in inter.predict().tolist()],
+        "v": [round(x, 3) for x in v],
+        "d": [round(x, 3) for x in d],
         "terms": [list(term) for term in terms],
-        "start": 2**inter.n - 1 if start is None else start,
     }
     if image is not None:
         height, width = image.shape[:2]
@@ -367,7 +341,14 @@ def explorer(
         data |= {"image": _data_uri(image), "boxes": (100 * share).round(decimals=2).tolist()}
     if text is not None:
         data |= {"text": text, "spans": [list(span) for span in spans]}
-    return Explorer(data)
+    # A page without the script shows this sentence.
+    still = f"Network v = {v[-1]:.2f}, logical model d = {d[-1]:.2f}. This needs JavaScript."
+    held = html.escape(json.dumps(data, separators=(",", ":")))
+    element = f'<div class="symgen-explorer" data-explorer="{held}"><p>{still}</p></div>'
+    # JupyterLab needs style and script in the output; the site loads them once.
+    files = [STATIC / "figures.css", STATIC / "explorer.js"]
+    rules, script = (file.read_text() if file.exists() else "" for file in files)
+    return style.Shown(still, f"{element}<style>{rules}</style><script>{script}</script>")
 
 
 def _data_uri(image: np.ndarray) -> str:

@@ -45,18 +45,15 @@ def plot_spectrum(
 
 
 def plot_spectra(
-    spectra: Mapping[str, tuple[Spectrum, Spectrum | None]],
-    share_scale: bool = True,
-    columns: int = 2,
+    spectra: Mapping[str, tuple[Spectrum, Spectrum | None]], columns: int = 2
 ) -> Figure:
-    """Draw several spectra, one panel each.
+    """Draw several spectra, one panel each, on the same scale.
 
     Args:
         spectra: title to total and generalizable strength; see `plot_spectrum`.
-        share_scale: whether all panels have the same vertical axis.
         columns: panels per row.
     """
-    figure, axes = style.panels(spectra, columns, sharey=share_scale)
+    figure, axes = style.panels(spectra, columns, sharey=True)
     for i, (ax, (total, generalizable)) in enumerate(zip(axes, spectra.values(), strict=True)):
         plot_spectrum(total, generalizable, ax)
         ax.get_legend().remove()

@@ -101,7 +101,12 @@ def label_of(name: object) -> str:
 
 
 def color_of(name: object, i: int = 0) -> str:
-    """Return the color with the meaning of this name, or else the i-th of `GROUPS`."""
+    """Return the color with the meaning of this name, or else the i-th of `GROUPS`.
+
+    Without a name (None) it is the color of a network.
+    """
+    if name is None:
+        return COLORS["network"]
     meaning = QUANTITIES[name][1] if name in QUANTITIES else str(name).removesuffix(" level")
     return COLORS.get(meaning, GROUPS[i % 8])
 
@@ -134,7 +139,7 @@ def panels(
     return figure, list(axes.flat[: len(titles)])
 
 
-def legend_below(figure: Figure, columns: int | None = None) -> None:
+def legend_below(figure: Figure) -> None:
     """Draw one legend below all panels, each label once; nothing if no panel has labels."""
     entries: dict[str, Any] = {}
     for ax in figure.axes:
@@ -142,8 +147,7 @@ def legend_below(figure: Figure, columns: int | None = None) -> None:
             entries.setdefault(label, handle)
     if entries:
         wide = max(map(len, entries)) > 22
-        columns = columns or min(len(entries), 2 if wide else 3)
-        where = {"loc": "outside lower center", "ncols": columns}
+        where = {"loc": "outside lower center", "ncols": min(len(entries), 2 if wide else 3)}
         figure.legend(entries.values(), entries.keys(), **where)
 
 
@@ -165,20 +169,6 @@ def parts_of(table: pd.DataFrame, column: str | None) -> list[tuple[Any, pd.Data
     return list(table.groupby(column, sort=False))
 
 
-def need_columns(table: pd.DataFrame, columns: Iterable[str | None]) -> None:
-    """Refuse a table that lacks a column.
-
-    Raises:
-        ValueError: with the missing and the existing columns.
-    """
-    missing = [c for c in columns if c is not None and c not in table]
-    if missing:
-        raise ValueError(
-            f"the table has the columns {', '.join(map(str, table.columns))}; "
-            f"expected also {', '.join(map(str, missing))}"
-        )
-
-
 def mean_intervals(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
     """Return mean, low and high of a 95 % t interval per group, in the order of the table.
 
@@ -188,6 +178,25 @@ def mean_intervals(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.Dat
     result = groups.agg(["mean", "sem", "count"]).reset_index()
     reach = result["sem"] * stats.t.ppf(0.975, np.maximum(result["count"] - 1, 1))
     return result.assign(low=result["mean"] - reach, high=result["mean"] + reach)
+
+
+class Shown:
+    """Text and HTML that a notebook displays.
+
+    Args:
+        text: for places that show no HTML.
+        markup: HTML.
+        more: further types of the output, with their data.
+    """
+
+    def __init__(self, text: str, markup: str, more: Mapping[str, Any] | None = None):
+        self.bundle = {"text/plain": text, "text/html": markup, **(more or {})}
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return self.bundle
+
+    def __repr__(self) -> str:
+        return self.bundle["text/plain"]
 
 
 def slider(

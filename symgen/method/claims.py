@@ -120,12 +120,20 @@ def control(label: str, values: Any, unit: str = "") -> Contrast:
     return Contrast(label, values, 0, unit=unit)
 
 
+def _moves(
+    table: pd.DataFrame, quantity: str, side: int = 1, by: str | None = None
+) -> tuple[pd.Series, pd.Series]:
+    """Return the change of a quantity up to an extreme, and from there on; see `peak`."""
+    ends = peak(table, quantity, side, by)
+    return ends["at"] - ends["before"], ends["after"] - ends["at"]
+
+
 def _turn(
     table: pd.DataFrame, quantity: str, side: int, margin: float, unit: str = "", scale: Any = 1.0
 ) -> list[Contrast]:
     """Return how far a quantity moves to its extreme (1: peak, -1: lowest), and back."""
-    ends, most = peak(table, quantity, side).div(scale, axis=0), {1: "peak", -1: "lowest"}[side]
-    to, back = ends["at"] - ends["before"], ends["after"] - ends["at"]
+    to, back = (x / scale for x in _moves(table, quantity, side))
+    most = {1: "peak", -1: "lowest"}[side]
     first = Contrast(f"{quantity}, first checkpoint to {most}", to, side, margin, unit)
     return [first, Contrast(f"{quantity}, {most} to last checkpoint", back, -side, margin, unit)]
 
@@ -152,12 +160,6 @@ def _nulls(table: pd.DataFrame) -> list[Contrast]:
     present = [name for name in words if (table["quantity"] == name).any()]
     ahead = {name: last(table, "H") - last(table, name) for name in present}
     return [control(f"H minus {words[k]}, last checkpoint", x) for k, x in ahead.items()]
-
-
-def _at_noise_low(table: pd.DataFrame, quantity: str) -> tuple[pd.Series, pd.Series]:
-    """Return the change of a quantity until unshared strength is lowest, and from there on."""
-    ends = peak(table, quantity, -1, "non_generalizable")
-    return ends["at"] - ends["before"], ends["after"] - ends["at"]
 
 
 def _salient_share(inter: Interactions) -> Tensor:
@@ -270,10 +272,9 @@ def power(table: pd.DataFrame) -> list[Contrast]:
 
 
 def gap(table: pd.DataFrame) -> list[Contrast]:
-    losses = peak(table, "gap", by="H")
-    widens = losses["after"] - losses["at"]
+    _, widens = _moves(table, "gap", by="H")
     wider = Contrast("loss gap, peak of H to last checkpoint", widens, 1, NATS, "nats")
-    final = control("loss gap, last checkpoint", losses["after"], "nats")
+    final = control("loss gap, last checkpoint", last(table, "gap"), "nats")
     return [_turn(table, "H", 1, SHARE)[1], wider, final]
 
 
@@ -292,15 +293,13 @@ def untrained_transfer(table: pd.DataFrame) -> list[Contrast]:
 
 
 def phase_1(table: pd.DataFrame) -> list[Contrast]:
-    ends = peak(table, "mean_order", by="H")
-    label = "mean order, first checkpoint to peak of H"
-    return [Contrast(label, ends["at"] - ends["before"], -1, ORDER)]
+    falls, _ = _moves(table, "mean_order", by="H")
+    return [Contrast("mean order, first checkpoint to peak of H", falls, -1, ORDER)]
 
 
 def phase_2(table: pd.DataFrame) -> list[Contrast]:
-    ends = peak(table, "mean_order", by="H")
-    label = "mean order, peak of H to last checkpoint"
-    return [Contrast(label, ends["after"] - ends["at"], 1, ORDER)]
+    _, rises = _moves(table, "mean_order", by="H")
+    return [Contrast("mean order, peak of H to last checkpoint", rises, 1, ORDER)]
 
 
 def phase_3(table: pd.DataFrame) -> list[Contrast]:
@@ -362,14 +361,14 @@ def sft_share(table: pd.DataFrame) -> list[Contrast]:
 
 
 def sft_phase(table: pd.DataFrame) -> list[Contrast]:
-    ends = peak(table, "H")
+    _, rises = _moves(table, "H")
     label = "H at the last checkpoint, minus its peak between first and last"
-    return [Contrast(label, ends["after"] - ends["at"], 1, SHARE)]
+    return [Contrast(label, rises, 1, SHARE)]
 
 
 def sft_noise(table: pd.DataFrame) -> list[Contrast]:
     names, odds = ("non_generalizable", "generalizable", "mean_order"), "log odds"
-    (lost, _), (gained, _), (order, _) = (_at_noise_low(table, name) for name in names)
+    lost, gained, order = (_moves(table, name, -1, names[0])[0] for name in names)
     main = Contrast("unshared strength, first checkpoint to lowest", lost, -1, ODDS, odds)
     more = Contrast("the same, plus change of shared strength", lost + gained, -1, ODDS, odds)
     return [main, more, control("mean order, over the same steps", order)]
@@ -378,7 +377,8 @@ def sft_noise(table: pd.DataFrame) -> list[Contrast]:
 def sft_short(table: pd.DataFrame) -> list[Contrast]:
     share = curves(table, "non_generalizable").idxmin(axis=1) / table["step"].max() - 0.5
     main = Contrast("share of steps to lowest unshared strength, minus 1/2", share, -1, SHARE)
-    (_, more), (_, loss) = (_at_noise_low(table, k) for k in ("non_generalizable", "test_loss"))
+    names = ("non_generalizable", "test_loss")
+    more, loss = (_moves(table, name, -1, names[0])[1] for name in names)
     grows = Contrast("unshared strength, lowest to last checkpoint", more, 1, ODDS, "log odds")
     return [main, grows, control("test loss, over the same steps", loss, "nats")]
 

@@ -13,7 +13,6 @@ from tqdm.auto import tqdm
 
 from symgen.data.prompts import draw_prompts
 from symgen.data.texts import instructions_of, load_instructions, pieces_of, split_texts
-from symgen.device import dtype_of
 from symgen.interactions import Interactions
 from symgen.masking.prompts import Prompt
 from symgen.method.study import chosen, seeded, split
@@ -50,10 +49,8 @@ class LanguageStudy:
         vocabularies: whole words in the tokenizers of "tiny-llama", of model and baseline.
         width, layers, length, tail, epochs, learning_rate, dtype, device_map: see
             `open_language_model`.
-        prompt, target, phrases: your own prompt, the only one then; see `Prompt.of`.
         samples, n, probability: of the prompts that are drawn; see `draw_prompts`.
-        masking, whole: replacement of masked words, and whether v is that of all tokens of the
-            target; see `LanguageModel.outputs`.
+        masking: replacement of masked words; see `word_value`.
         noise, tol: see `sparsify`.
         seed: of the model's weights (the baseline has seed + 1), of the tuning and of the draws.
         tune_dataset: texts of a new domain to tune the model on; or a set of instructions.
@@ -76,14 +73,10 @@ class LanguageStudy:
     learning_rate: float = 0.004
     dtype: str | None = None
     device_map: Any = None
-    prompt: str = ""
-    target: str = ""
-    phrases: Sequence[str] = ()
     samples: int = 12
     n: int = 10
     probability: float = 0.3
     masking: str = "mean"
-    whole: bool = False
     noise: float = 0.02
     tol: float = 1e-3
     seed: int = 0
@@ -115,8 +108,7 @@ class LanguageStudy:
     @property
     def title(self) -> str:
         """Model and texts in words."""
-        texts = "your prompt" if self.prompt else self.dataset.split("/")[-1]
-        return f"{self.model.split('/')[-1]} on {texts}"
+        return f"{self.model.split('/')[-1]} on {self.dataset.split('/')[-1]}"
 
     @functools.cached_property
     def texts(self) -> dict[str, list[str]]:
@@ -141,9 +133,7 @@ class LanguageStudy:
 
     @functools.cached_property
     def prompts(self) -> list[Prompt]:
-        """Your own prompt, or test texts cut before a word that the model expects."""
-        if self.prompt:
-            return [Prompt.of(self.prompt, self.target, self.phrases or None, self.n)]
+        """Test texts, cut before a word that the model expects."""
         return self._draw(self.texts["test"], self.models[:1])
 
     def _draw(self, texts: Sequence[str], judges: Sequence[LanguageModel]) -> list[Prompt]:
@@ -162,22 +152,21 @@ class LanguageStudy:
             prompts: by default those of the study.
             masking: replacement of masked words; by default that of the study.
         """
-        key = None if model.key is None else {**model.key, "dtype": str(dtype_of(model.model))}
-        return self._outputs(key, lambda: model, prompts, masking)
+        return self._outputs(model.key, lambda: model, prompts, masking)
 
     def _outputs(
         self, key: Mapping | None, load: Callable[[], LanguageModel],
         prompts: Sequence[Prompt] | None, masking: str,
     ) -> Tensor:  # fmt: skip
         masking, prompts = masking or self.masking, self.prompts if prompts is None else prompts
-        options = {"masking": masking, "whole": self.whole}
 
         def one(prompt: Prompt) -> Tensor:
-            # "corpus" keeps the key of outputs that are already stored.
-            everything = {"model": key, "prompt": prompt, "corpus": [], **options}
+            everything = {"model": key, "prompt": prompt, "masking": masking}
+            # These keep the key of outputs that are already stored.
+            everything |= {"corpus": [], "whole": False}
 
             def compute() -> dict[str, Tensor]:
-                return {"v": load().outputs([prompt], progress=False, **options)}
+                return {"v": load().outputs([prompt], masking=masking)}
 
             return cached("language", everything, compute, enabled=key is not None)["v"]
 
@@ -208,12 +197,6 @@ class LanguageStudy:
         halves = {"target": fifths[1] + fifths[2], "baseline": fifths[3] + fifths[4]}
         return {"test": fifths[0], **halves}
 
-    @property
-    def held_out(self) -> list[str]:
-        """Texts of the new domain on which nothing is tuned."""
-        rows = self._domain["test"]
-        return [" ".join(row.values()) for row in rows] if self.instructions else rows
-
     @functools.cached_property
     def tunings(self) -> tuple[TrainingRun, TrainingRun]:
         """The tuning of the model on the new domain, and that of its twin on other texts of it."""
@@ -242,7 +225,10 @@ class LanguageStudy:
 
         The average is over the model before and after tuning.
         """
-        return self._draw(self.held_out, [self.models[0], LanguageModel.at(self.tunings[0])])
+        texts = self._domain["test"]
+        if self.instructions:
+            texts = [" ".join(row.values()) for row in texts]
+        return self._draw(texts, [self.models[0], LanguageModel.at(self.tunings[0])])
 
     def tuned(self, run: TrainingRun, step: int = -1) -> Interactions:
         """Return the interactions of a tuned model on the prompts of the new domain.

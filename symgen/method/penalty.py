@@ -36,15 +36,15 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from symgen.interactions import Interactions
-from symgen.masking.hooks import Inputs, evaluating
+from symgen.masking.hooks import evaluating
 from symgen.masking.mask_values import mean_feature, token_embedding
 from symgen.masking.outputs import state_runner
 from symgen.masking.states import check_finite
 from symgen.masking.variables import ImageVariables, TextVariables
-from symgen.method.records import append_measured, is_public, read_measured
+from symgen.method.records import is_public
 from symgen.method.removal import random_share
 from symgen.method.study import Study, seeded
-from symgen.method.training_curves import kept, side_by_side
+from symgen.method.training_curves import kept, measured
 from symgen.method.transfer import Share, as_list, generalization_power, interaction_count, transfer
 from symgen.models.loop import Term, evaluate, generator
 from symgen.split.sparsify import ConvergenceWarning, DeadOutputWarning, sparsify
@@ -100,7 +100,7 @@ class Penalty(Term):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self.baselines, self._structure = as_list(self.baselines), None
+        self.baselines = as_list(self.baselines)
         sizes = [len(x) for x in (self.inputs.y, self.variables, *self.baselines)]
         numbers = self.samples, self.every, self.states
         if len({*sizes}) != 1 or len(sizes) < 3 or min(numbers) < 1 or not self.strength >= 0:
@@ -164,22 +164,14 @@ class Penalty(Term):
         lost, slope = lost_share(inter, g)
         return float(lost.mean()), slope
 
+    @torch.no_grad()
     def _runner(self, model: nn.Module) -> Any:
         """Return the runner of masked states for the network as it is now."""
-        known = self._structure is not None and self._structure.model is model
-        with torch.no_grad():
-            if isinstance(self.masked, int):
-                value = token_embedding(model, self.masked)
-            else:
-                layer = self._structure.layer if known else self.masked
-                value = mean_feature(model, self.inputs.x, layer=layer)
-            if not known:
-                samples = self.inputs.x, self.inputs.y, self.variables
-                self._structure = state_runner(model, *samples, value)
-        # A copy, which keeps nothing of weights that have changed since.
-        runner = copy.copy(self._structure)
-        runner.value = value.value.to(runner.device)
-        return runner
+        if isinstance(self.masked, int):
+            value = token_embedding(model, self.masked)
+        else:
+            value = mean_feature(model, self.inputs.x, layer=self.masked)
+        return state_runner(model, self.inputs.x, self.inputs.y, self.variables, value)
 
 
 def lost_share(
@@ -282,12 +274,10 @@ def penalty_of(
     part = study.names[0]
     small = study.changed(n=m, samples=min(pool, len(study.data.part(part))))
     samples, variables = small.drawn(part)
-    text = study.data.kind == "text"
-    layer = None if study.layer == "input" else study.layer
     return Penalty(
-        Inputs(samples.x, samples.y), variables, small.interactions(small.trained(1), -1, part),
-        study.data.tokenizer.mask_token_id if text else layer, strength, penalized, every,
-        random=random, noise=study.noise, tol=study.tol, seed=study.seed,
+        samples, variables, small.interactions(small.trained(1), -1, part), study.masked,
+        strength, penalized, every, random=random, noise=study.noise, tol=study.tol,
+        seed=study.seed,
     )  # fmt: skip
 
 
@@ -324,9 +314,13 @@ def measure_penalty(
     options = {"m": m, "pool": pool, "penalized": penalized, "every": every}
 
     def rows(studies: list[Study], arms: list[tuple[str, float]], tune: bool) -> pd.DataFrame:
+        def select(table: pd.DataFrame) -> pd.DataFrame | None:
+            near = [table[(table["arm"] == a) & np.isclose(table["setting"], x)] for a, x in arms]
+            return pd.concat(near, ignore_index=True) if all(map(len, near)) else None
+
         cases = [(one, arms, options, tune) for one in studies]
-        tables = side_by_side(_measured, cases, workers, known=_recorded, keep=_record)
-        return pd.concat(tables, ignore_index=True)
+        settings = {**study.settings, **options}
+        return measured("penalty", settings, _measured, cases, select, workers)
 
     tried = [("penalty", float(x)) for x in strengths] + [("decay", float(x)) for x in decays]
     tuned = rows([study], tried, True)
@@ -338,18 +332,7 @@ def measure_penalty(
     return pd.concat([tuned, rows(seeded(study, seeds), arms, False)], ignore_index=True)
 
 
-def _recorded(study: Study, arms: list, options: dict, tune: bool) -> pd.DataFrame | None:
-    """Return what the book has of the trainings of one seed, or None."""
-
-    def select(table: pd.DataFrame) -> pd.DataFrame | None:
-        near = [table[(table["arm"] == arm) & np.isclose(table["setting"], x)] for arm, x in arms]
-        return pd.concat(near, ignore_index=True) if all(map(len, near)) else None
-
-    settings = {**study.settings, **options}
-    return read_measured(settings, study.seed, "penalty", "penalty-", select)
-
-
-def _measured(study: Study, arms: list, options: dict, tune: bool) -> pd.DataFrame:
+def _measured(study: Study, arms: list, options: dict, tune: bool) -> tuple[pd.DataFrame, float]:
     settings, rows, seconds = study.settings, [], 0.0
     local = None if is_public(settings) else study.data.part("target").fingerprint
     for arm, setting in arms:
@@ -357,14 +340,7 @@ def _measured(study: Study, arms: list, options: dict, tune: bool) -> pd.DataFra
         values, spent = kept("penalty", key, study, _values, arm, setting, options, tune)
         rows += [(study.seed, arm, setting, name, float(x)) for name, x in sorted(values.items())]
         seconds += spent
-    table = pd.DataFrame(rows, columns=["seed", "arm", "setting", "quantity", "value"])
-    table.attrs["seconds"] = seconds
-    return table
-
-
-def _record(table: pd.DataFrame, study: Study, arms: list, options: dict, tune: bool) -> None:
-    settings = {**study.settings, **options}
-    append_measured(settings, table, table.attrs["seconds"], "penalty", "penalty-")
+    return pd.DataFrame(rows, columns=["seed", "arm", "setting", "quantity", "value"]), seconds
 
 
 def _values(study: Study, arm: str, setting: float, options: dict, tune: bool) -> dict[str, Tensor]:

@@ -1,11 +1,10 @@
 """Measured trainings in `data/trainings`: one CSV file per study, and an index of all trainings."""
 
 import datetime
-import functools
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,13 @@ def trainings_folder() -> Path:
     return Path(os.environ.get("SYMGEN_TRAININGS") or book).expanduser()
 
 
-def study_id(settings: Mapping[str, Any], prefix: str = "") -> str:
+def study_id(settings: Mapping[str, Any], kind: str = "measure") -> str:
     """Return the file name of a study without its ending: readable, and unique by its settings."""
     network = settings["network"].split("/")[-1].split(":")[-1]
     parts = [settings["dataset"].split("/")[-1], network, settings["train_size"] or "all"]
+    parts = [kind, *parts] if kind != "measure" else parts
     slug = re.sub(r"[^a-z0-9]+", "-", "-".join(map(str, parts)).lower()).strip("-")
-    return f"{prefix}{slug}-{fingerprint(settings)[:8]}"
+    return f"{slug}-{fingerprint(settings)[:8]}"
 
 
 def is_public(settings: Mapping[str, Any]) -> bool:
@@ -41,17 +41,11 @@ def is_public(settings: Mapping[str, Any]) -> bool:
     return not Path(settings["dataset"]).exists() and ":" not in settings["network"]
 
 
-@functools.lru_cache(maxsize=16)
-def _read(path: Path, changed: int) -> pd.DataFrame:
-    # Read again only if the file has changed: a study has many seeds, and each of them asks.
-    return pd.read_csv(path, dtype={"sign": object})
-
-
 def _table(name: str, columns: list[str]) -> pd.DataFrame:
     path = trainings_folder() / f"{name}.csv"
     if not path.exists():
         return pd.DataFrame(columns=columns)
-    return _read(path, path.stat().st_mtime_ns)
+    return pd.read_csv(path, dtype={"sign": object})
 
 
 def read_index() -> pd.DataFrame:
@@ -61,38 +55,33 @@ def read_index() -> pd.DataFrame:
 
 def read_measured(
     settings: Mapping[str, Any],
-    seed: int,
+    seeds: Sequence[int],
     kind: str = "measure",
-    prefix: str = "",
     select: Callable[[pd.DataFrame], pd.DataFrame | None] = lambda rows: rows,
-) -> pd.DataFrame | None:
-    """Return the stored rows of one training, or None.
+) -> list[pd.DataFrame | None]:
+    """Return the stored rows of some trainings of a study, None for each that is not stored.
 
     Args:
         settings: of the study, `Study.settings`.
-        seed: of the training.
+        seeds: of the trainings.
         kind: of the result; its number in `VERSION` must match.
-        prefix: of the file name.
         select: returns the rows that are asked for, or None if some are missing.
     """
-    name, index = study_id(settings, prefix), read_index()
-    same = (index["study"] == name) & (index["seed"] == seed) & (index["version"] == VERSION[kind])
-    if not same.any() or not is_public(settings):
-        return None
-    table = _table(name, COLUMNS)
-    rows = select(table[table["seed"] == seed].reset_index(drop=True))
-    if rows is not None:
-        about = index.loc[same.idxmax()]
-        READ.setdefault((name, seed), (float(about["seconds"]), about["device"]))
-    return rows
+    name, index = study_id(settings, kind), read_index()
+    index = index[(index["study"] == name) & (index["version"] == VERSION[kind])].set_index("seed")
+    table, found = _table(name, COLUMNS), []
+    for seed in seeds:
+        known = seed in index.index and is_public(settings)
+        rows = select(table[table["seed"] == seed].reset_index(drop=True)) if known else None
+        if rows is not None:
+            about = index.loc[seed]
+            READ.setdefault((name, seed), (float(about["seconds"]), about["device"]))
+        found.append(rows)
+    return found
 
 
 def append_measured(
-    settings: Mapping[str, Any],
-    table: pd.DataFrame,
-    seconds: float,
-    kind: str = "measure",
-    prefix: str = "",
+    settings: Mapping[str, Any], table: pd.DataFrame, seconds: float, kind: str = "measure"
 ) -> None:
     """Store one measured training while `symgen run --store` runs; else do nothing.
 
@@ -103,12 +92,12 @@ def append_measured(
         settings: of the study, `Study.settings`.
         table: of the training, with a column seed.
         seconds: that it took; NaN if unknown.
-        kind, prefix: see `read_measured`.
+        kind: of the result.
     """
     commit = os.environ.get("SYMGEN_RECORD")
     if not commit or not is_public(settings):
         return
-    name, seed = study_id(settings, prefix), int(table["seed"].iloc[0])
+    name, seed = study_id(settings, kind), int(table["seed"].iloc[0])
     row = {
         "study": name,
         "seed": seed,
@@ -125,13 +114,9 @@ def append_measured(
     # Chapters and trainings run side by side.
     with filelock.FileLock(cache_folder() / "trainings.lock"):
         index, old = read_index(), _table(name, [*table])
-        others = index[(index["study"] != name) | (index["seed"] != seed)]
-        index = pd.concat([others, pd.DataFrame([row])]) if len(others) else pd.DataFrame([row])
-        old = old[old["seed"] != seed]
-        table = pd.concat([old, table]) if len(old) else table
-        table = table.sort_values("seed", kind="stable")
-        if "order" in table:
-            table = table.assign(order=table["order"].astype("Int64"))
-        for stem, frame in ((name, table), ("index", index)):
+        index = index[(index["study"] != name) | (index["seed"] != seed)]
+        files = {"index": [index, pd.DataFrame([row])], name: [old[old["seed"] != seed], table]}
+        for stem, frames in files.items():
+            whole = pd.concat([frame for frame in frames if len(frame)])
             with atomic(trainings_folder() / f"{stem}.csv") as temporary:
-                frame.to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")
+                whole.to_csv(temporary, index=False, float_format="%.7g", lineterminator="\n")

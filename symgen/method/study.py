@@ -132,8 +132,6 @@ class Study:
             if name not in names:
                 raise unknown("setting of a study", name, names)
         training = {k: changes.pop(k) for k in SETTINGS if k in changes}
-        if isinstance(training.get("checkpoints"), list):
-            training["checkpoints"] = tuple(training["checkpoints"])
         if training:
             changes["training"] = changes.get("training", self.training).changed(**training)
         new = dataclasses.replace(self, **changes)
@@ -263,6 +261,13 @@ class Study:
         )
         return samples[kept], variables
 
+    @property
+    def masked(self) -> str | int | None:
+        """The mask token of texts; or the layer at which images are masked, None for the input."""
+        if self.data.kind == "text":
+            return self.data.tokenizer.mask_token_id
+        return None if self.layer == "input" else self.layer
+
     def mask_value(self, model: nn.Module, part: str = "test") -> MaskValue:
         """Return the value that replaces masked variables of a network.
 
@@ -271,16 +276,12 @@ class Study:
             part: of the data; its images give the mean feature.
         """
         if self.data.kind == "text":
-            return token_embedding(model, self.data.tokenizer.mask_token_id)
+            return token_embedding(model, self.masked)
         images = self.data.part(part)
         generator = torch.Generator().manual_seed(MEAN_SEED)
         index = torch.randperm(len(images), generator=generator)[:MEAN_OVER]
         batches = (images.batch(some)[0] for some in index.split(MEAN_BATCH))
-        return mean_feature(model, batches, layer=self._layer)
-
-    @property
-    def _layer(self) -> str | None:
-        return None if self.layer == "input" else self.layer
+        return mean_feature(model, batches, layer=self.masked)
 
     def outputs(
         self, run: Network, step: int = -1, part: str = "test",
@@ -300,11 +301,10 @@ class Study:
         target = samples.y if classes is None else classes
         if rows is not None:
             samples, target, variables = samples[rows], target[rows], variables[rows]
-        text, network = self.data.kind == "text", run.key(step)
-        masked = self.data.tokenizer.mask_token_id if text else self._layer
-        mean = None if text else [self.data.part(part).fingerprint, MEAN_OVER, MEAN_SEED]
+        network, mean = run.key(step), [self.data.part(part).fingerprint, MEAN_OVER, MEAN_SEED]
         key = {"network": network, "samples": [samples.x, target, variables]}
-        key |= {"masked": [masked, mean], "dtype": self.dtype}
+        key |= {"masked": [self.masked, None if self.data.kind == "text" else mean]}
+        key |= {"dtype": self.dtype}
 
         def compute() -> dict[str, Tensor]:
             model = run.load(step)
@@ -317,18 +317,17 @@ class Study:
 
     def interactions(
         self, run: Network, step: int = -1, part: str = "test",
-        classes: Int[Tensor, " sample"] | None = None, rows: Any = None, few: bool = False,
+        classes: Int[Tensor, " sample"] | None = None, rows: Any = None,
     ) -> Interactions:  # fmt: skip
         """Return the interactions of a network on the samples; stored in the cache.
 
         Args:
             run, step, part, classes, rows: see `outputs`.
-            few: whether to return a model with few effects; see `sparsify`.
         """
         v = self.outputs(run, step, part, classes, rows)
         variables = self.drawn(part)[1]
         names = getattr(variables if rows is None else variables[rows], "words", ()) or None
-        return split(v, self.noise, self.tol, few, names)
+        return split(v, self.noise, self.tol, names=names)
 
 
 def split(

@@ -5,7 +5,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import joblib
@@ -77,8 +77,35 @@ def measure(
     """
     if study.baselines < 1:
         raise ValueError("the study has baselines=0; expected at least 1, to compare with")
+
+    def select(table: pd.DataFrame) -> pd.DataFrame | None:
+        added = table["quantity"].isin(NULLS)
+        if nulls:
+            return table if added.any() else None
+        return table[~added]
+
     cases = [(one, nulls) for one in seeded(study, seeds)]
-    tables = side_by_side(_measured, cases, workers, known=_recorded, keep=_record)
+    return measured("measure", study.settings, _measured, cases, select, workers)
+
+
+def measured(
+    kind: str, settings: Mapping[str, Any], function: Callable, cases: Sequence[tuple],
+    select: Callable[[pd.DataFrame], pd.DataFrame | None], workers: int | None = None,
+) -> pd.DataFrame:  # fmt: skip
+    """Return the table of some trainings: read those that the book has, measure the others.
+
+    Args:
+        kind, settings, select: see `read_measured`.
+        function: returns the table of one training, and the seconds that it took.
+        cases: its arguments, one tuple per training; the first is the study with its seed.
+        workers: see `measure`.
+    """
+    tables = read_measured(settings, [study.seed for study, *_ in cases], kind, select)
+    missing = [i for i, table in enumerate(tables) if table is None]
+    new = side_by_side(function, [cases[i] for i in missing], workers)
+    for i, (table, seconds) in zip(missing, new, strict=True):
+        append_measured(settings, table, seconds, kind)
+        tables[i] = table
     return pd.concat(tables, ignore_index=True)
 
 
@@ -87,41 +114,30 @@ def side_by_side(
     cases: Sequence[tuple],
     workers: int | None = None,
     title: str = "trainings",
-    known: Callable = lambda *_: None,
-    keep: Callable = lambda *_: None,
-) -> list:
-    """Return the results of a function for several cases, run in several processes.
+) -> Iterator:
+    """Yield the results of a function for several cases, run in several processes.
 
     Args:
         function: at the top level of a module.
         cases: its arguments, one tuple per call.
         workers: see `measure`.
         title: of the progress bar.
-        known: returns a result that is stored already, else None; called in this process.
-        keep: called in this process with each new result and its case.
 
     Raises:
         OutOfTime: between two results, after the time in the variable SYMGEN_UNTIL (seconds since
             1970), which `symgen run --minutes` sets.
     """
-    results = [known(*case) for case in cases]
-    todo = [i for i, result in enumerate(results) if result is None]
     threads = torch.get_num_threads()
     if workers is None:
         workers = 1 if torch.cuda.is_available() else max(1, joblib.cpu_count() // threads)
-    if min(workers, len(todo)) <= 1:
-        new = (function(*cases[i]) for i in todo)
-    else:
-        run = joblib.Parallel(n_jobs=min(workers, len(todo)), return_as="generator")
-        new = run(joblib.delayed(_with_threads)(threads, function, *cases[i]) for i in todo)
+    run = joblib.Parallel(n_jobs=max(1, min(workers, len(cases))), return_as="generator")
+    results = run(joblib.delayed(_with_threads)(threads, function, *case) for case in cases)
     until = float(os.environ.get("SYMGEN_UNTIL", "inf"))
-    bar = tqdm(new, title, len(todo), disable=len(todo) < 2, leave=False)
-    for done, (i, result) in enumerate(zip(todo, bar, strict=True), 1):
-        results[i] = result
-        keep(result, *cases[i])
-        if done < len(todo) and time.time() > until:
-            raise OutOfTime(f"{done} of {len(todo)} {title} measured; run again")
-    return results
+    bar = tqdm(results, title, len(cases), disable=len(cases) < 2, leave=False)
+    for done, result in enumerate(bar, 1):
+        yield result
+        if done < len(cases) and time.time() > until:
+            raise OutOfTime(f"{done} of {len(cases)} {title} measured; run again")
 
 
 def _with_threads(threads: int, function: Callable, *arguments: Any) -> Any:
@@ -152,18 +168,7 @@ def kept(
     return values, float(values.pop("seconds", math.nan))
 
 
-def _recorded(study: Study, nulls: bool) -> pd.DataFrame | None:
-    """Return what the book has of a training, or None."""
-
-    def select(table: pd.DataFrame) -> pd.DataFrame | None:
-        added = table["quantity"].isin(NULLS)
-        complete = table if added.any() else None
-        return complete if nulls else table[~added]
-
-    return read_measured(study.settings, study.seed, select=select)
-
-
-def _measured(study: Study, nulls: bool) -> pd.DataFrame:
+def _measured(study: Study, nulls: bool) -> tuple[pd.DataFrame, float]:
     settings, tables, seconds = study.settings, [], 0.0
     local = None if is_public(settings) else study.data.part("target").fingerprint
     for also, function in [("", _main), ("nulls", _nulls)][: 1 + nulls]:
@@ -171,13 +176,7 @@ def _measured(study: Study, nulls: bool) -> pd.DataFrame:
         values, spent = kept("measure", key, study, function)
         tables.append(tidy(study.seed, values))
         seconds += spent
-    table = pd.concat(tables, ignore_index=True)
-    table.attrs["seconds"] = seconds
-    return table
-
-
-def _record(table: pd.DataFrame, study: Study, nulls: bool) -> None:
-    append_measured(study.settings, table, table.attrs["seconds"])
+    return pd.concat(tables, ignore_index=True), seconds
 
 
 def tidy(seed: int, values: dict[str, Tensor]) -> pd.DataFrame:
@@ -190,21 +189,16 @@ def tidy(seed: int, values: dict[str, Tensor]) -> pd.DataFrame:
     """
     steps, rows = values["steps"].tolist(), []
     for name, value in values.items():
-        x = value.double().cpu()
+        x = value.double().cpu().numpy()
         if name.startswith("spectrum"):
-            rows += [
-                (seed, step, name, m, sign, float(x[i, k, m]))
-                for i, step in enumerate(steps)
-                for m in range(1, x.shape[2])
-                for k, sign in enumerate("+-")
-            ]
+            entries = np.ndenumerate(x.swapaxes(1, 2))
+            rows += [(seed, steps[i], name, m, "+-"[k], y) for (i, m, k), y in entries if m]
         elif name.startswith("gap_"):
             orders = {"gap_bias": [0], "gap_small": range(len(x))}.get(name, range(1, len(x)))
-            rows += [(seed, steps[-1], name, m, None, float(x[m])) for m in orders]
-        elif x.ndim:
-            rows += [(seed, s, name, None, None, y) for s, y in zip(steps, x.tolist(), strict=True)]
+            rows += [(seed, steps[-1], name, m, None, x[m]) for m in orders]
         else:
-            rows.append((seed, steps[-1], name, None, None, float(x)))
+            points = zip(steps if x.ndim else steps[-1:], x.ravel(), strict=True)
+            rows += [(seed, step, name, None, None, y) for step, y in points]
     rows = sorted((row for row in rows if row[2] != "steps"), key=lambda row: row[1:3])
     table = pd.DataFrame(rows, columns=COLUMNS)
     return table.astype({"order": float, "sign": object})
@@ -333,20 +327,17 @@ def last(table: pd.DataFrame, quantity: str) -> pd.Series:
     return curves(table, quantity).iloc[:, -1].rename(quantity)
 
 
-def summary(table: pd.DataFrame, quantities: Sequence[str] | None = None) -> pd.DataFrame:
+def summary(table: pd.DataFrame, quantities: Sequence[str]) -> pd.DataFrame:
     """Return means over trainings with 95 % t intervals.
 
     Args:
         table: from `measure`.
-        quantities: that are kept; by default all without order.
+        quantities: that are kept.
 
     Returns:
         Columns step, quantity, mean, low, high; also order and sign if a quantity has them.
     """
-    if quantities is None:
-        rows = table[table["order"].isna()]
-    else:
-        rows = table[table["quantity"].isin(quantities)]
+    rows = table[table["quantity"].isin(quantities)]
     by = ["step", "quantity"] + ["order", "sign"] * bool(rows["order"].notna().any())
     groups = rows.groupby(by, sort=False, dropna=False)["value"]
     means = [(*key, *interval(values)) for key, values in groups]
@@ -444,14 +435,14 @@ def phases(
     return Phases(t1, None, f"{start}; non-generalizable strength never grows faster (r = {r:g})")
 
 
-def phases_of(table: pd.DataFrame, r: float = 1.0) -> Phases:
+def phases_of(table: pd.DataFrame) -> Phases:
     """Return the phase boundaries of the means over trainings; see `phases`."""
     names = ("H", "generalizable", "non_generalizable")
     means = [curves(table, name).mean() for name in names]
-    return phases(means[0].index.tolist(), *(x.tolist() for x in means), r)
+    return phases(means[0].index.tolist(), *(x.tolist() for x in means))
 
 
-def since_t2(table: pd.DataFrame, quantity: str, r: float = 1.0) -> pd.Series:
+def since_t2(table: pd.DataFrame, quantity: str) -> pd.Series:
     """Return the change of a quantity from t2 to the end, by seed; the other trainings pick t2.
 
     NaN if the other trainings have no t2 before the last checkpoint.
@@ -459,7 +450,7 @@ def since_t2(table: pd.DataFrame, quantity: str, r: float = 1.0) -> pd.Series:
     values, changes = curves(table, quantity), {}
     for seed in values.index:
         others = table[table["seed"] != seed]
-        t2 = phases_of(others, r).t2 if len(others) else None
+        t2 = phases_of(others).t2 if len(others) else None
         t2 = None if t2 == values.columns[-1] else t2
         changes[seed] = math.nan if t2 is None else values.loc[seed].iloc[-1] - values.loc[seed, t2]
     return pd.Series(changes, name=quantity)

@@ -17,14 +17,6 @@ LOW_ORDERS = (1, 2)
 HIGH_ORDERS = (6, 7, 8, 9, 10)
 #: All orders above the low ones, for every n.
 REST_ORDERS = tuple(range(3, 65))
-#: Groups of orders that tables and figures compare.
-ORDER_GROUPS = {
-    "all orders": None,
-    "low: 1-2": LOW_ORDERS,
-    "middle: 3-5": (3, 4, 5),
-    "high: 6-10": HIGH_ORDERS,
-    "3 and up": REST_ORDERS,
-}
 
 Share = tuple[Float[Tensor, "*batch state"], Float[Tensor, "*batch state"]]
 
@@ -43,14 +35,14 @@ def _check_baselines(target: Interactions, baselines: list[Interactions]) -> Non
             "samples and variables"
         )
     for number, one in enumerate(baselines):
-        if target.names is None or one.names is None or one.is_relabelled or target.is_relabelled:
-            continue
-        if not np.array_equal(target.names, one.names):
-            first = int(np.argmin((target.names == one.names).all(-1).ravel()))
-            ours, theirs = (", ".join(x.names.reshape(-1, x.n)[first]) for x in (target, one))
+        named = target.names is not None and one.names is not None
+        moved = one.is_relabelled or target.is_relabelled
+        if named and not moved and not np.array_equal(target.names, one.names):
+            first = int((target.names == one.names).all(-1).argmin())
+            ours, theirs = (x.names.reshape(-1, x.n)[first].tolist() for x in (target, one))
             raise ValueError(
-                f"baseline {number} has the variables {theirs} in sample {first}, but the target "
-                f"has {ours}; expected the same samples and variables in the same order"
+                f"sample {first} has the variables {theirs} in baseline {number} and {ours} in the "
+                "target; expected the same samples and variables in the same order"
             )
 
 
@@ -96,24 +88,18 @@ def transfer(
         if metric == "binary":
             share = torch.stack(one.salient(tau, relative_to=relative_to), -2).to(best)
         else:
-            # Multiplied crosswise, so that nothing is divided by a total effect of 0.
-            ours = target.effects.abs() * _scale(one)
-            theirs = one.effects.abs() * _scale(target)
+            # E_x abs(v[N] - v[0]) of each network, multiplied crosswise: it can be 0.
+            scale, other = (x.threshold(1.0, "total effect") for x in (target, one))
+            ours = target.effects.abs() * other[..., None, None]
+            theirs = one.effects.abs() * scale[..., None, None]
             larger = torch.maximum(ours, theirs)
             share = torch.minimum(ours, theirs) / larger.where(larger > 0, 1.0)
-            scaled = scaled | (_scale(one)[..., 0, 0] > 0)
+            scaled = scaled | (other > 0)
         best = torch.maximum(best, share.where(target.effects * one.effects > 0, 0.0))
     if metric == "similarity":
         known = (target.total_effect > 0) & scaled
         best = best.where(known[..., None, None], torch.nan)
     return best[..., 0, :], best[..., 1, :]
-
-
-def _scale(inter: Interactions) -> Tensor:
-    """Return E_x abs(v[N] - v[0]) per network: the mean over the samples, the last leading axis."""
-    total = inter.total_effect
-    total = total.mean(-1, keepdim=True) if total.ndim else total
-    return total[..., None, None]
 
 
 def order_spectrum(

@@ -11,6 +11,9 @@ from symgen.data.images import SMALL
 from symgen.data.sources import import_transformers
 from symgen.names import unknown
 
+# Names of torchvision's lists of layers.
+LETTERS = {"vgg11": "A", "vgg16": "D", "vgg19": "E"}
+
 
 class SmallCNN(nn.Module):
     """Three convolutions and a linear layer; trains on digits in seconds."""
@@ -96,16 +99,6 @@ def resnet(name: str) -> Callable[..., nn.Module]:
     return build
 
 
-def _scaled(layer: nn.Module, width: int) -> nn.Module:
-    """Return a layer of a VGG network after the first, with `width` channels instead of 64."""
-    if isinstance(layer, nn.Conv2d):
-        sizes = (size * width // 64 for size in (layer.in_channels, layer.out_channels))
-        return nn.Conv2d(*sizes, 3, padding=1)
-    if isinstance(layer, nn.BatchNorm2d):
-        return nn.BatchNorm2d(layer.num_features * width // 64)
-    return layer
-
-
 def vgg(name: str) -> Callable[..., nn.Module]:
     """Return the builder of one of torchvision's VGG networks."""
 
@@ -113,41 +106,35 @@ def vgg(name: str) -> Callable[..., nn.Module]:
         classes: int, channels: int, image_size: int, batch_norm: bool = False, width: int = 64,
         **options: Any,
     ) -> nn.Module:  # fmt: skip
-        import torchvision
+        from torchvision import models
 
-        maker = getattr(torchvision.models, f"{name}_bn" if batch_norm else name)
         if image_size > SMALL and channels == 3 and width == 64:
+            maker = getattr(models, f"{name}_bn" if batch_norm else name)
             return maker(num_classes=classes, **options)
-        # The published classifier expects 7 x 7 positions; small images leave 1 x 1 or 2 x 2.
-        with torch.device("meta"):
-            model = maker(num_classes=classes, init_weights=False, **options)
-        side = max(1, min(7, image_size // 32))
         # All layers are scaled by the same factor.
-        hidden = (4096 if image_size > SMALL else 512) * width // 64
-        last = 512 * width // 64
-        drop = options.get("dropout", 0.5)
-        first = model.features[0]
-        features = [nn.Conv2d(channels, first.out_channels * width // 64, 3, padding=1)]
+        published = models.vgg.cfgs[LETTERS[name]]
+        layers = [x if x == "M" else x * width // 64 for x in published]
         with torch.device("meta"):
-            features += [_scaled(layer, width) for layer in model.features[1:]]
-        model.features = nn.Sequential(*features)
+            features = models.vgg.make_layers(layers, batch_norm)
+            model = models.VGG(features, classes, init_weights=False, **options)
+        model.features[0] = nn.Conv2d(channels, layers[0], 3, padding=1)
+        # The published classifier expects 7 x 7 positions; small images leave 1 x 1 or 2 x 2.
+        side = max(1, min(7, image_size // 32))
+        hidden = (4096 if image_size > SMALL else 512) * width // 64
+        drop = options.get("dropout", 0.5)
         model.avgpool = nn.AdaptiveAvgPool2d(side)
         model.classifier = nn.Sequential(
-            nn.Linear(last * side**2, hidden), nn.ReLU(), nn.Dropout(drop),
+            nn.Linear(512 * width // 64 * side**2, hidden), nn.ReLU(), nn.Dropout(drop),
             nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(drop),
             nn.Linear(hidden, classes),
         )  # fmt: skip
         model = model.to_empty(device="cpu")
         for module in model.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-                nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.BatchNorm2d):
-                module.reset_running_stats()
-                nn.init.ones_(module.weight)
-                nn.init.zeros_(module.bias)
-            elif isinstance(module, nn.Linear):
-                nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            if isinstance(module, nn.BatchNorm2d):
+                module.reset_parameters()
+            elif isinstance(module, nn.Conv2d | nn.Linear):
+                mode = "fan_out" if isinstance(module, nn.Conv2d) else "fan_in"
+                nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
                 nn.init.zeros_(module.bias)
         return model
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from symgen.names import unknown
 
@@ -14,7 +13,7 @@ WEIGHT_DECAY = {"sgd": 5e-4, "adamw": 0.01}
 CHOICES = {
     "optimizer": (None, *WEIGHT_DECAY),
     "schedule": ("cosine", "linear", "constant"),
-    "mixed_precision": ("no", "bf16", "fp16"),
+    "mixed_precision": ("no", "bf16"),
 }
 
 
@@ -32,7 +31,7 @@ class TrainingConfig:
         checkpoints: their number, see `checkpoint_steps`; or the steps themselves. The untrained
             network (step 0) and the last step are always kept.
         augment: whether training samples are augmented; those of language models never are.
-        mixed_precision: "no", "bf16" or "fp16".
+        mixed_precision: "no" or "bf16".
         recalibrate: whether the batch norms of a checkpoint get statistics that are measured with
             its weights on training samples. Running statistics lag behind the weights, and those
             of an untrained network are arbitrary.
@@ -61,8 +60,6 @@ class TrainingConfig:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise unknown(name, getattr(self, name), choices)
-        if self.mixed_precision == "fp16" and not torch.cuda.is_available():
-            raise ValueError('mixed_precision="fp16" needs a GPU; use "bf16" or "no" on a CPU')
         if not isinstance(self.checkpoints, int):
             object.__setattr__(self, "checkpoints", tuple(map(int, self.checkpoints)))
         for name in ("epochs", "batch_size", "evaluation_size", "checkpoints"):

@@ -76,7 +76,6 @@ class LanguageModel:
         prompts: Sequence[Prompt],
         masking: str = "mean",
         whole: bool = False,
-        progress: bool = False,
     ) -> Float[Tensor, "sample state"]:
         """Return v (log odds, Eq. 1) on all masked states of some prompts.
 
@@ -85,11 +84,10 @@ class LanguageModel:
             masking: see `word_value`.
             whole: whether v is that of the whole target, the sum of the log probabilities of its
                 tokens, instead of that of its first token.
-            progress: whether to show a bar.
         """
         inputs, variables = prompt_inputs(prompts, self.tokenizer, whole)
         value = word_value(self.model, self.tokenizer, masking)
-        return masked_outputs(self.model, inputs.x, inputs.y, variables, value, progress=progress)
+        return masked_outputs(self.model, inputs.x, inputs.y, variables, value)
 
 
 def open_language_model(
@@ -106,7 +104,6 @@ def open_language_model(
     seed: int = 0,
     dtype: str | None = None,
     device_map: Any = None,
-    progress: bool = True,
 ) -> LanguageModel:
     """Load a language model, or train a small one with its own tokenizer on some texts.
 
@@ -118,7 +115,6 @@ def open_language_model(
         length, tail: see `pieces_of`.
         epochs, learning_rate: see `train_causal_lm`.
         dtype, device_map: see `load_causal_lm`.
-        progress: whether to show a bar.
 
     Raises:
         ValueError: for an unknown name, or "tiny-llama" without texts.
@@ -137,13 +133,13 @@ def open_language_model(
     parts = [pieces_of(some, tokenizer, length, tail) for some in (texts, test[:200])]
     run = train_causal_lm(
         model, tokenizer, *parts, name=f"{name} ({words} words)", data=f"{len(texts):,} texts",
-        epochs=epochs, learning_rate=learning_rate, seed=seed, progress=progress,
+        epochs=epochs, learning_rate=learning_rate, seed=seed,
     )  # fmt: skip
     return LanguageModel.at(run)
 
 
 def load_causal_lm(
-    name_or_path: str | Path, dtype: str | torch.dtype | None = None, device_map: Any = None
+    name_or_path: str | Path, dtype: str | None = None, device_map: Any = None
 ) -> tuple[nn.Module, Any]:
     """Load a causal language model in eval mode, and its tokenizer.
 
@@ -159,14 +155,12 @@ def load_causal_lm(
         FileNotFoundError: if the model is neither on this machine nor on the hub.
         ImportError: if transformers is not installed.
     """
-    if isinstance(dtype, str) and dtype != "auto":
-        dtype = as_dtype(dtype)
     name = CAUSAL_LMS.get(str(name_or_path), str(name_or_path))
     if not HUB_ID.fullmatch(name) and "/" not in name and local_folder(name) is None:
         choices = ["tiny-llama", *CAUSAL_LMS, "<owner>/<name> on the hub", "a folder"]
         raise unknown("language model", name, choices)
     model = from_pretrained(
-        "AutoModelForCausalLM", name, dtype="auto" if dtype is None else dtype,
+        "AutoModelForCausalLM", name, dtype="auto" if dtype is None else as_dtype(dtype),
         device_map=device_map,
     )  # fmt: skip
     tokenizer = from_pretrained("AutoTokenizer", name)
@@ -202,7 +196,6 @@ def train_causal_lm(
     others: Mapping[str, Sequence[tuple[Tensor, int]]] | None = None,
     name: str = "language model",
     data: str = "texts",
-    config: TrainingConfig = TUNING,
     *,
     lora: int = 0,
     cache: bool = True,
@@ -221,26 +214,20 @@ def train_causal_lm(
         test: to evaluate on.
         others: name to further pieces to evaluate on, such as those of an old domain.
         name, data: shown to people.
-        config: how it is trained; the default learning rate is 3e-3.
         lora: rank of low-rank adapters, which alone are trained; 0 trains all weights.
         cache, progress: see `train`.
-        **settings: of `TrainingConfig`, in place of those of `config`.
+        **settings: of `TrainingConfig`; the default learning rate is 3e-3.
 
     Raises:
         ValueError: for no pieces, or unknown settings.
-        ImportError: for adapters without `peft`.
+        ModuleNotFoundError: for adapters without `peft`, which comes with ``symgen[lora]``.
         FloatingPointError: if the loss becomes NaN or infinite.
     """
     if not len(pieces) or not len(test):
         raise ValueError(
             f"{len(pieces)} pieces to train on and {len(test)} to test on; expected at least 1 each"
         )
-    if any(p.is_meta for p in model.parameters()):
-        raise ValueError(
-            "some weights lie on a disk (device_map), where they cannot be trained; load the model "
-            "without device_map, on a larger device or with a smaller dtype"
-        )
-    config = config.changed(**settings | {"augment": False}).filled("adamw", TUNING_RATE)
+    config = TUNING.changed(**settings | {"augment": False}).filled("adamw", TUNING_RATE)
     vocabulary = model.config.get_text_config().vocab_size
     measured = {"test": test, **(others or {})}
     task = Task(
@@ -284,13 +271,8 @@ def _trainable(model: nn.Module, lora: int) -> _Trainable:
     """Return a copy of a model to train: all its weights, or low-rank adapters of rank `lora`."""
     model = copy.deepcopy(model).requires_grad_(not lora)
     if lora:
-        try:
-            from peft import LoraConfig, get_peft_model
-        except ImportError as error:
-            raise ImportError(
-                "low-rank adapters need peft: pip install 'symgen[lora]', or train all weights "
-                "with lora=0"
-            ) from error
+        from peft import LoraConfig, get_peft_model  # pip install 'symgen[lora]'
+
         settings = LoraConfig(
             r=lora, lora_alpha=2 * lora, target_modules="all-linear", task_type="CAUSAL_LM"
         )

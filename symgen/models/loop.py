@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import dataclasses
+import functools
 import math
 import os
 import time
@@ -19,7 +20,7 @@ from tqdm.auto import tqdm
 
 from symgen.data.images import ImagePart, LargeImagePart
 from symgen.data.splits import Part
-from symgen.device import device, device_of, is_out_of_memory, reproducible_gpu
+from symgen.device import device, device_of, reproducible_gpu
 from symgen.models.config import TrainingConfig
 
 # Seconds between stored states for resuming, if checkpoints are further apart.
@@ -113,21 +114,17 @@ class Loop:
             self.optimizer = torch.optim.SGD(groups, momentum=0.9, nesterov=True, **shared)
         else:
             self.optimizer = torch.optim.AdamW(groups, **shared)
-        half = config.mixed_precision == "fp16"
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=half)
-        self.autocast_type = torch.float16 if half else torch.bfloat16
 
     def run(self) -> None:
         """Train from the last stored state up to the last missing checkpoint.
 
         Raises:
             FloatingPointError: if the loss becomes NaN or infinite.
-            MemoryError: if a batch does not fit.
         """
         cuda = [torch.cuda.current_device()] if self.device.type == "cuda" else []
         last = max(self.files.missing())
         with torch.random.fork_rng(devices=cuda):
-            start = self.files.restore(self.model, self.optimizer, self.scaler)
+            start = self.files.restore(self.model, self.optimizer)
             # In notebooks, tqdm itself does not follow this variable.
             hidden = not self.title or bool(os.environ.get("TQDM_DISABLE"))
             bar = tqdm(
@@ -151,41 +148,28 @@ class Loop:
                         )
                     if kept or time.monotonic() - saved > RESUME_SECONDS:
                         if step < self.total:
-                            self.files.save(step, self.model, self.optimizer, self.scaler)
+                            self.files.save(step, self.model, self.optimizer)
                         saved = time.monotonic()
             self.files.discard_states()
 
     def step(self, step: int, x: Any, y: Tensor) -> Tensor:
         """Do update number `step`; return the loss of the batch."""
-        try:
-            return self._step(step, x, y)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise MemoryError(
-                f"memory ran out while training {self.task.name} with "
-                f"batch_size={self.config.batch_size}; use a smaller batch_size or network"
-            ) from error
-
-    def _step(self, step: int, x: Any, y: Tensor) -> Tensor:
-        config, mixed = self.config, self.config.mixed_precision != "no"
+        config, mixed = self.config, self.config.mixed_precision == "bf16"
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate * _rate(step, self.total, config.schedule)
         # Dropout then depends on the step alone. The 0 keeps the draws of stored trainings.
         torch.manual_seed(seed_of(config.seed, 3, step, 0))
         self.model.train()
-        with torch.autocast(self.device.type, self.autocast_type, enabled=mixed):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
             logits = self.model(to_device(x, self.device, self.layout))
         labels = to_device(y, self.device)
         loss, _, count = self.task.objective(logits.float(), labels)
         loss = loss / count
         if self.task.term and (added := self.task.term(step, self.model)) is not None:
             loss = loss + added
-        self.scaler.scale(loss).backward()
-        self.scaler.unscale_(self.optimizer)
+        loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), CLIP[config.optimizer])
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
@@ -242,12 +226,8 @@ def evaluate(
         objective: of its training.
     """
     training = model.training
-    model.eval()
-    loss = correct = count = 0.0
-    for found in starmap(objective, _answers(model, part, size)):
-        loss, correct, count = (
-            a + b.item() for a, b in zip((loss, correct, count), found, strict=True)
-        )
+    found = starmap(objective, _answers(model.eval(), part, size))
+    loss, correct, count = sum(torch.stack([x.double() for x in sums]) for sums in found).tolist()
     model.train(training)
     return loss / count, correct / count
 
@@ -272,16 +252,16 @@ def batches(
         per_epoch: number of batches per epoch.
         steps: numbered from 0.
     """
-    order: dict[int, tuple[Tensor, ...]] = {}
+
+    @functools.lru_cache(1)
+    def shuffled(epoch: int) -> tuple[Tensor, ...]:
+        order = torch.randperm(len(part), generator=generator(config.seed, 1, epoch))
+        # Batches of equal size: a last one of one sample would break batch norm.
+        return order.tensor_split(per_epoch)
 
     def make(step: int) -> tuple[Any, Tensor]:
         epoch, place = divmod(step, per_epoch)
-        if epoch not in order:
-            order.clear()
-            shuffled = torch.randperm(len(part), generator=generator(config.seed, 1, epoch))
-            # Batches of equal size: a last one of one sample would break batch norm.
-            order[epoch] = shuffled.tensor_split(per_epoch)
-        index = order[epoch][place]
+        index = shuffled(epoch)[place]
         if config.augment:
             # The 0 keeps the draws of stored trainings.
             return part.augment(index, generator(config.seed, 2, step, 0))

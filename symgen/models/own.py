@@ -36,9 +36,8 @@ class Checkpoints:
         records: the table, with a column step; NaN if unknown.
 
     Raises:
-        ValueError: for wrong steps, checkpoints of another type, records of other steps or
-            columns, or files without `build`.
-        FileNotFoundError: for a missing file.
+        ValueError: for wrong steps, networks instead of functions, files without `build`, or
+            records of other steps or columns.
 
     Example:
         >>> layers = [torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)]
@@ -53,30 +52,19 @@ class Checkpoints:
         build: Callable[[], nn.Module] | None = None,
         records: pd.DataFrame | Sequence[Mapping[str, float]] | None = None,
     ):
-        if isinstance(checkpoints, str | Path):
-            raise ValueError(f"checkpoints is the path {checkpoints}; expected a list or a mapping")
         if not isinstance(checkpoints, Mapping):
             checkpoints = dict(enumerate(checkpoints))
-        wrong = [x for x in checkpoints if isinstance(x, str | bool) or x != int(x) or x < 0]
-        if wrong or not checkpoints:
+        if not checkpoints or any(int(step) != step or step < 0 for step in checkpoints):
             raise ValueError(
                 f"the steps are {[*checkpoints][:10]}; expected one or more whole numbers >= 0"
             )
         self._checkpoints = {int(step): checkpoints[step] for step in sorted(checkpoints)}
         self._build, self.steps = build, [*self._checkpoints]
-        for checkpoint in self._checkpoints.values():
-            if isinstance(checkpoint, str | Path):
-                if not Path(checkpoint).is_file():
-                    raise FileNotFoundError(f"there is no file {checkpoint}; give a checkpoint")
-                if build is None:
-                    raise ValueError(
-                        f"{checkpoint} holds weights alone; give build, a function without "
-                        "arguments that returns a network for them"
-                    )
-            elif isinstance(checkpoint, nn.Module) or not callable(checkpoint):
+        for one in self._checkpoints.values():
+            if isinstance(one, nn.Module) or (not callable(one) and build is None):
                 raise ValueError(
-                    f"a checkpoint is a {type(checkpoint).__name__}; expected the path of a file, "
-                    "or a function without arguments that returns the network"
+                    f"a checkpoint is {type(one).__name__}; expected a function without arguments "
+                    "that returns the network, or a file of weights together with build"
                 )
         self.records = self._recorded(pd.DataFrame({} if records is None else records))
 
@@ -86,12 +74,11 @@ class Checkpoints:
                 raise unknown("column of records", name, ("step", *RECORDED))
         if "step" not in table and len(table) in (0, len(self.steps)):
             table = table.assign(step=self.steps)
-        table = table.sort_values("step") if "step" in table else table
-        if "step" not in table or table["step"].tolist() != self.steps:
+        if sorted(table.get("step", [])) != self.steps:
             raise ValueError(
                 f"records have {len(table)} rows; expected one for each of the steps {self.steps}"
             )
-        return table.reindex(columns=["step", *RECORDED]).reset_index(drop=True)
+        return table.reindex(columns=["step", *RECORDED]).sort_values("step", ignore_index=True)
 
     def load(self, step: int = -1) -> nn.Module:
         """Return the network after so many steps, in eval mode on `symgen.device.device()`.
@@ -100,8 +87,7 @@ class Checkpoints:
             step: one of `steps`, or -1 for the last.
 
         Raises:
-            ValueError: for another step, weights that do not fit, or a function that returns no
-                network.
+            ValueError: for another step, or weights that cannot be read or do not fit.
         """
         step = self.steps[-1] if step == -1 else step
         if step not in self._checkpoints:
@@ -110,11 +96,6 @@ class Checkpoints:
         # Building draws weights, which must not change other draws.
         with torch.random.fork_rng(devices=[]):
             model = source() if callable(source) else self._build()
-        if not isinstance(model, nn.Module):
-            raise ValueError(
-                f"the function for step {step} returned a {type(model).__name__}; expected a "
-                "torch.nn.Module"
-            )
         if not callable(source):
             load_weights(model, _weights(Path(source)), f"in {source}")
         return on_device(model, device())
@@ -158,18 +139,11 @@ def _weights(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a file of weights; no code in it is run."""
     try:
         if path.suffix == ".safetensors":
-            found = load_file(path)
-        else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            return load_file(path)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises almost anything
         cause = " ".join(str(error).split())[:200]
         raise ValueError(
             f"{path} cannot be read as weights ({cause}); save them with "
             "torch.save(network.state_dict(), path), or give a function that returns the network"
         ) from error
-    if not isinstance(found, Mapping) or not all(isinstance(x, Tensor) for x in found.values()):
-        raise ValueError(
-            f"{path} holds no state_dict; save one with torch.save, or give a function that "
-            "returns the network"
-        )
-    return dict(found)

@@ -78,9 +78,9 @@ def lookup(name: str) -> Network:
         return NETWORKS[name]
     folder = local_folder(name)
     if ":" in name and folder is None:
-        parameters = inspect.signature(_function(name)).parameters
-        kind = "text" if "vocabulary" in parameters else "image"
-        build = functools.partial(_from_function, name, kind)
+        function = _function(name)
+        kind = "text" if "vocabulary" in inspect.signature(function).parameters else "image"
+        build = functools.partial(_from_function, function, kind)
         return Network(build, kind, FUNCTION[kind], "function")
     if folder is None and not HUB_ID.fullmatch(name) and not name.startswith((".", "~", "/")):
         choices = [*NETWORKS, "<owner>/<name> on the hub", "a folder", "module:function"]
@@ -111,7 +111,8 @@ def build_network(
             ``vocabulary`` of BERT. `Data.spec` gives those that follow from the data.
 
     Raises:
-        ValueError: for an unknown name or option.
+        ValueError: for an unknown name.
+        TypeError: for an unknown option.
 
     Example:
         >>> build_network("cnn", classes=10, image_size=20)(torch.zeros(1, 3, 20, 20)).shape
@@ -121,10 +122,7 @@ def build_network(
     if classes is None and network.origin != "pretrained":
         classes = 10
     size = {"channels": channels, "image_size": image_size} if network.kind == "image" else {}
-    try:
-        return untrained(network.build, {"classes": classes, **size, **options}, seed)
-    except TypeError as error:
-        raise ValueError(f'network "{name}" does not take {options}: {error}') from error
+    return untrained(network.build, {"classes": classes, **size, **options}, seed)
 
 
 def untrained(
@@ -240,8 +238,7 @@ def _pretrained(
     if classes is not None:
         # Another number of classes gets a new last layer.
         options |= {"num_labels": classes, "ignore_mismatched_sizes": True}
-    loader = {"image": "AutoModelForImageClassification"}
-    loader = loader.get(kind, "AutoModelForSequenceClassification")
+    loader = f"AutoModelFor{'Image' if kind == 'image' else 'Sequence'}Classification"
     return Logits(from_pretrained(loader, name, dtype=torch.float32, **options))
 
 
@@ -265,16 +262,12 @@ def _function(name: str) -> Callable[..., nn.Module]:
         ) from error
 
 
-def _from_function(name: str, kind: str, classes: int, **options: Any) -> nn.Module:
-    build = _function(name)
+def _from_function(
+    build: Callable[..., nn.Module], kind: str, classes: int, **options: Any
+) -> nn.Module:
     parameters = inspect.signature(build).parameters
     offered = {"channels", "image_size", "vocabulary", "pad_token_id"}
     arguments = {k: v for k, v in options.items() if k in parameters or k not in offered}
     arguments["classes" if "classes" in parameters else "num_classes"] = classes
     model = build(**arguments)
-    if not isinstance(model, nn.Module):
-        raise ValueError(
-            f'network "{name}": the function returned {type(model).__name__}; expected a '
-            "torch.nn.Module that returns logits (sample, class)"
-        )
     return Logits(model) if kind == "text" else model

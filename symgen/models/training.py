@@ -75,18 +75,16 @@ class Files:
         """Store a checkpoint."""
         write_tensors(self.path(step), model.state_dict(), {"record": record})
 
-    def save(
-        self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: Any
-    ) -> None:
+    def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Store the state after `step`, then delete earlier states."""
         tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
         for i, values in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{i}.{k}": v for k, v in values.items() if v is not None}
         path = self.folder / f"resume-{step:08d}.safetensors"
-        write_tensors(path, tensors, {"step": step, "scaler": scaler.state_dict()})
+        write_tensors(path, tensors, {"step": step})
         self.discard_states(but=path)
 
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: Any) -> int:
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
         """Load the last stored state; return its step, or 0 if there is none."""
         first = min(self.missing())
         for path in sorted(self.folder.glob("resume-*.safetensors"), reverse=True):
@@ -94,23 +92,13 @@ class Files:
             # Checkpoints before the state can only be computed from the start.
             if found is None or found[1]["step"] >= first:
                 continue
-            weights: dict[str, Tensor] = {}
-            state: dict[int, dict[str, Tensor]] = {}
+            registry.load_weights(model, _under("model.", found[0]), f"in {path}")
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            for key, value in found[0].items():
-                kind, _, rest = key.partition(".")
-                if kind == "model":
-                    weights[rest] = value
-                    continue
-                i, _, name = rest.partition(".")
-                if value.ndim:  # with the memory layout of the parameter
-                    value = torch.empty_like(parameters[int(i)]).copy_(value)
-                state.setdefault(int(i), {})[name] = value
-            registry.load_weights(model, weights, f"in {path}")
-            groups = optimizer.state_dict()["param_groups"]
-            optimizer.load_state_dict({"state": state, "param_groups": groups})
-            if found[1]["scaler"]:
-                scaler.load_state_dict(found[1]["scaler"])
+            for i, parameter in enumerate(parameters):
+                for name, value in _under(f"optimizer.{i}.", found[0]).items():
+                    if value.ndim:  # with the memory layout of the parameter
+                        value = torch.empty_like(parameter).copy_(value)
+                    optimizer.state[parameter][name] = value
             return found[1]["step"]
         return 0
 
@@ -120,6 +108,11 @@ class Files:
             for path in self.folder.glob(pattern):
                 if path != but:
                     path.unlink(missing_ok=True)
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a prefix, by the rest of their names."""
+    return {k.removeprefix(prefix): x for k, x in tensors.items() if k.startswith(prefix)}
 
 
 class TrainingRun:
@@ -211,11 +204,7 @@ class TrainingRun:
     def _step(self, step: int) -> int:
         step = self.steps[-1] if step == -1 else step
         if step not in self.steps:
-            closest = min(self.steps, key=lambda s: abs(s - step))
-            raise ValueError(
-                f"there is no checkpoint at step {step}; the nearest is {closest}, and all are "
-                f"{', '.join(map(str, self.steps))} (-1 is the last)"
-            )
+            raise ValueError(f"there is no checkpoint at step {step}; there are {self.steps}")
         return step
 
     def compute(self, progress: bool = True) -> None:
@@ -281,7 +270,6 @@ def train(
 
     Raises:
         ValueError: for an unknown name, an impossible value, or data that do not fit the network.
-        MemoryError: if a batch does not fit in memory.
         FloatingPointError: if the loss becomes NaN or infinite.
     """
     entry, samples = registry.lookup(network), data.part(part)

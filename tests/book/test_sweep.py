@@ -23,7 +23,7 @@ def call(*words):
 def test_failed_cells_are_rows_and_missing_ones_run_again(book, monkeypatch):
     grid, ran = write(book / "grid.yml", GRID), []
 
-    def runs(folder, out, cell, threads):
+    def runs(folder, out, cell):
         ran.append(cell.parameters)
         if cell.parameters["fail"]:
             return cell, "cell [3] raised RuntimeError"
@@ -61,15 +61,22 @@ def test_a_sweep_on_dask_runs_real_chapters(book):
     assert (book / "out" / "cells" / cells[0].name / "02_second.ipynb").exists()
 
 
+def test_several_grids_are_joined(book):
+    grids = [{"value": [1, 2]}, {"value": [3], "fail": [True]}]
+    cells = sweep.read_cells(book, write(book / "g.yml", {"chapter": "02_second", "grid": grids}))
+    found = [cell.parameters for cell in cells]
+    assert found == [{"value": 1}, {"value": 2}, {"fail": True, "value": 3}]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ({"chapter": "02_second", "gird": {}}, 'key of .* "gird" is unknown.*Did you mean "grid"'),
-        ({"chapter": "02_second"}, "must hold chapter, and either grid .* or cases"),
-        ({"chapter": "02_second", "grid": {"value": 1}}, "must hold chapter, and either grid"),
-        ({"chapter": "2_second", "cases": [{"value": 1}]}, 'Did you mean "02_second"'),
-        ({"chapter": "02_second", "cases": [{"valu": 1}]}, 'Did you mean "value"'),
-        ({"chapter": "02_second", "preset": "x", "cases": [{"value": 1}]}, 'preset "x" is unknown'),
+        ({"chapter": "02_second"}, "must hold chapter, and grid"),
+        ({"chapter": "02_second", "grid": {"value": 1}}, "must hold chapter, and grid.*'value'"),
+        ({"chapter": "2_second", "grid": {"value": [1]}}, 'Did you mean "02_second"'),
+        ({"chapter": "02_second", "grid": {"valu": [1]}}, 'Did you mean "value"'),
+        ({"chapter": "02_second", "preset": "x", "grid": {"n": [1]}}, 'preset "x" is unknown'),
     ],
 )
 def test_a_wrong_grid_is_refused_before_anything_runs(book, content, message):

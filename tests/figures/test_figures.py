@@ -142,15 +142,9 @@ def test_curves_of_groups_and_of_wide_tables():
     assert ax.get_xscale() == "linear" and ax.get_xticks().tolist() == [1, 2, 3]
 
 
-def test_phases_are_a_sketch_or_measured_shapes():
+def test_phases_are_a_sketch():
     sketch = figures.plot_phases()
     assert texts(sketch.texts)[0].startswith("phase 1") and len(sketch.patches) == 3
-    curves = pd.DataFrame({"H": [1, 4, 2.0], "N": [40, 20, 10.0]}, index=[0, 10, 100])
-    ax = figures.plot_phases(curves, SimpleNamespace(t1=10, t2=None))
-    assert [line.get_ydata().tolist() for line in ax.lines[:2]] == [[0.25, 1, 0.5], [1, 0.5, 0.25]]
-    spans = [(p.get_x(), p.get_x() + p.get_width()) for p in ax.patches]
-    assert spans == [(0, 10), (10, 100)]
-    assert not figures.plot_phases(curves, SimpleNamespace(t1=None, t2=None)).patches
 
 
 def estimates():
@@ -199,11 +193,11 @@ def test_repeats_show_every_training_next_to_the_mean():
 
 
 def test_verdicts_follow_the_margin():
-    examples = [(0.3, 0.1), (0.0, 0.05), (-0.3, 0.1), (0.1, 0.05), (0.05, 0.2)]
-    ax = figures.plot_verdicts(margin=0.1, examples=examples)
+    ax = figures.plot_verdicts(margin=0.1)
     words = [t.get_text() for t in ax.texts if t.get_text() in ("holds", "fails", "open")]
-    assert words == ["holds", "fails", "fails", "open", "open"]
-    assert [c.lines[0].get_xdata()[0] for c in ax.containers] == [m for m, _ in examples]
+    assert words == ["holds", "open", "fails", "fails", "open"]
+    means = [container.lines[0].get_xdata()[0] for container in ax.containers]
+    assert np.allclose(means, [0.32, 0.11, 0, -0.26, 0.03])
     colors = {t.get_text(): t.get_color() for t in ax.texts}
     assert colors["holds"] == figures.COLORS["generalizable"]
     assert colors["fails"] == figures.COLORS["non-generalizable"]
@@ -211,9 +205,8 @@ def test_verdicts_follow_the_margin():
 
 def test_scatter_counts_its_groups():
     table = pd.DataFrame({"H": [0, 1, 2], "gap": [2, 1, 0], "kind": ["_a", "_a", "generalizable"]})
-    ax = figures.plot_scatter(table, "H", "gap", "kind", identity=True)
-    line, first, second = ax.lines
-    assert list(line.get_xdata()) == list(line.get_ydata()) == [0, 2]
+    ax = figures.plot_scatter(table, "H", "gap", "kind")
+    first, second = ax.lines
     assert first.get_ydata().tolist() == [2, 1] and second.get_xdata().tolist() == [2]
     assert second.get_color() == figures.COLORS["generalizable"]
     # A leading underscore would hide the entry.
@@ -221,14 +214,14 @@ def test_scatter_counts_its_groups():
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("generalization power H", "loss gap (nats)")
 
 
-def test_strips_join_the_values_of_a_unit():
+def test_repeats_join_the_values_of_a_unit():
     table = pd.DataFrame({"mask": ["mean value", "zero"] * 3, "sample": [0, 0, 1, 1, 2, 2]})
     table["v"] = [1.0, 2, 3, 4, 5, 9]
-    ax = figures.plot_strips(table, "mask", "v", "sample")
-    assert [line.get_ydata().tolist() for line in ax.lines[:3]] == [[1, 2], [3, 4], [5, 9]]
-    assert ax.containers[0].lines[0].get_ydata().tolist() == [3, 5]
-    assert texts(ax.get_xticklabels()) == ["mean\nvalue", "zero"]
-    ax = figures.plot_strips(table, "mask", "v")
+    ax = figures.plot_repeats(table, "v", "mask", unit="sample")
+    assert [line.get_xdata().tolist() for line in ax.lines[:3]] == [[1, 2], [3, 4], [5, 9]]
+    assert {line.get_linestyle() for line in ax.lines[:3]} == {"-"}
+    assert ax.containers[0].lines[0].get_xdata().tolist() == [3, 5]
+    ax = figures.plot_repeats(table, "v", "mask")
     assert ax.lines[0].get_linestyle() == "None" and len(ax.lines[0].get_xdata()) == 6
 
 
@@ -257,27 +250,8 @@ def test_spectra_are_bars_by_order_and_sign():
     figure = figures.plot_spectra({"a": (total, total), "b": (4 * total, None)}, columns=2)
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
     assert legend(figure) == ["non-generalizable", "generalizable", "salient"]
-    figure = figures.plot_spectra({"a": (total, None), "b": (4 * total, None)}, share_scale=False)
-    assert figure.axes[0].get_ylim() != figure.axes[1].get_ylim()
 
 
-TABLE = pd.DataFrame({"a": [1.0]})
-REFUSED = {
-    "curves, column": (
-        lambda: figures.plot_curves(TABLE, "step", ["a"]),
-        "columns a; expected also step",
-    ),
-    "curves, wide": (lambda: figures.plot_curves(TABLE, "a", ["H"]), "expected also H"),
-    "curves, tidy": (lambda: figures.plot_curves(trainings(), y=["K"]), "no quantity K"),
-    "estimates": (lambda: figures.plot_estimates(TABLE), "expected also label, mean, low, high"),
-    "repeats": (lambda: figures.plot_repeats(TABLE, "a"), "expected also label"),
-    "scatter": (lambda: figures.plot_scatter(TABLE, "a", "b"), "expected also b"),
-    "strips": (lambda: figures.plot_strips(TABLE, "a", "a", "sample"), "expected also sample"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_tables_that_lack_something_are_refused(name):
-    draw, message = REFUSED[name]
-    with pytest.raises(ValueError, match=message):
-        draw()
+def test_quantities_that_a_table_lacks_are_refused():
+    with pytest.raises(ValueError, match="no quantity K"):
+        figures.plot_curves(trainings(), y=["K"])

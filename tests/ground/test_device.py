@@ -22,7 +22,7 @@ def test_each_halving_warns_and_a_single_state_is_an_error():
     batch = device.Batch(2)
     with pytest.warns(device.BatchSizeWarning, match="halved to 1"), batch.halving():
         raise RuntimeError("[enforce fail] can't allocate memory: you tried 1 TB")
-    with pytest.raises(MemoryError, match="single masked state"), batch.halving():
+    with pytest.raises(torch.OutOfMemoryError), batch.halving():
         raise torch.OutOfMemoryError
     with pytest.raises(RuntimeError, match="another fault"), batch.halving():
         raise RuntimeError("another fault")

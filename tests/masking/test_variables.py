@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from symgen.data.prompts import UnlikelyTargetWarning, draw_prompts
+from symgen.data.prompts import draw_prompts
 from symgen.masking.causal import RepeatedStartWarning
 from symgen.masking.mask_values import word_value
 from symgen.masking.outputs import masked_outputs
@@ -196,7 +196,7 @@ def test_prompts_are_drawn_before_words_that_the_models_expect(reader):
     assert len(prompts) == 4 and prompts == draw_prompts(texts, [reader], 4, 2, 0.0)
     for prompt in prompts:
         assert len(prompt.spans) == 2 and any(prompt.text + prompt.target in t for t in TEXTS)
-    with pytest.warns(UnlikelyTargetWarning, match="none of 6 texts has a target of probability"):
+    with pytest.warns(UserWarning, match="none of 6 texts has a target of probability"):
         likeliest = draw_prompts(texts, [reader], samples=1, n=2, probability=1.0)
     chances = [first_probability(*reader, prompt) for prompt in (*likeliest, *prompts)]
     assert chances[0] == max(chances)

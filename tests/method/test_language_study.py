@@ -50,12 +50,6 @@ def test_outputs_are_those_of_the_model_and_are_kept_prompt_by_prompt(study, tmp
     assert not torch.allclose(study.outputs(model, masking="_"), expected)
 
 
-def test_your_own_prompt_is_the_only_one(study):
-    text = study.prompts[0].text
-    own = symgen.LanguageStudy.of(TINY, prompt=text, target=study.prompts[0].target, n=3)
-    assert [p.text for p in own.prompts] == [text] and len(own.prompts[0].spans) == 3
-
-
 def test_a_misspelled_parameter_is_named():
     with pytest.raises(ValueError, match='Did you mean "masking"'):
         symgen.LanguageStudy.of({"maskin": "mean"})

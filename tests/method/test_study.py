@@ -40,7 +40,7 @@ def test_parameters_of_others_are_ignored_and_misspelled_ones_are_not():
 )
 def test_mistakes_are_named_before_anything_is_trained(call, message, monkeypatch):
     monkeypatch.setattr(Study, "runs", property(lambda self: pytest.fail("trained")))
-    with pytest.raises((ValueError, MemoryError), match=message):
+    with pytest.raises((ValueError, TypeError, MemoryError), match=message):
         call()
 
 

@@ -104,8 +104,8 @@ def test_recorded_trainings_are_read_if_settings_and_version_match(
     pd.testing.assert_frame_equal(again, measured, rtol=1e-6)
     assert sorted(records.READ.values()) == [(12.0, "cpu"), (13.0, "cpu")]
     monkeypatch.setitem(records.VERSION, "measure", 99)
-    assert records.read_measured(study.settings, 0) is None
-    assert records.read_measured(study.changed(n=3).settings, 0) is None
+    assert records.read_measured(study.settings, [0]) == [None]
+    assert records.read_measured(study.changed(n=3).settings, [0]) == [None]
 
 
 def test_a_run_that_is_stored_records_the_trainings_that_it_measures(folder, monkeypatch):
@@ -125,7 +125,7 @@ def test_storing_a_training_again_replaces_it(measured, recording):
     study = Study.of(TINY)
     append(study, measured, 10.0)
     append(study, measured.assign(value=1.0), 20.0)
-    table = records.read_measured(study.settings, 10)
+    (table,) = records.read_measured(study.settings, [10])
     assert (table["value"] == 1).all() and records.read_index()["seconds"].tolist() == [20.0] * 2
 
 
@@ -134,7 +134,8 @@ def test_a_recorded_training_without_untrained_baselines_is_measured_again(measu
     append(study, measured, 10.0)
     table = symgen.measure(study, nulls=True, workers=1)
     assert tc.curves(table, "untrained").shape == tc.curves(table, "H").shape
-    assert (records.read_measured(study.settings, 0)["quantity"] == "untrained").any()
+    (stored,) = records.read_measured(study.settings, [0])
+    assert (stored["quantity"] == "untrained").any()
     assert not (symgen.measure(study)["quantity"] == "untrained").any()
 
 
@@ -143,7 +144,7 @@ def test_data_of_a_reader_is_neither_read_nor_recorded(measured, recording, tmp_
     for change in ({"dataset": str(tmp_path / "photos")}, {"network": "mine:build"}):
         study = Study.of(TINY, **change)
         append(study, measured, 1.0)
-        assert records.read_measured(study.settings, 0) is None and records.read_index().empty
+        assert records.read_measured(study.settings, [0]) == [None] and records.read_index().empty
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_mistakes_are_named_before_anything_is_trained(call, message, monkeypatc
 
 def test_summaries_are_t_intervals_over_trainings():
     table = trainings(spread=0.1, H=[0.2, 0.4], N=[5.0, 6.0])
-    summary = tc.summary(table).set_index(["quantity", "step"])
+    summary = tc.summary(table, ["H", "N"]).set_index(["quantity", "step"])
     values = tc.curves(table, "H")[1]
     low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert summary.loc[("H", 1)].tolist() == pytest.approx([values.mean(), low, high])

@@ -159,7 +159,7 @@ def test_jaccard_of_equal_half_and_empty_spectra():
                 dataclasses.replace(a, names=["a", "b", "c", "d"]),
                 dataclasses.replace(b, names=["a", "c", "b", "d"]),
             ),
-            "a, c, b, d in sample 0",
+            r"sample 0 has the variables \['a', 'c', 'b', 'd'\] in baseline 0",
         ),
     ],
 )  # fmt: skip

@@ -1,7 +1,6 @@
 """Language models: loaded, trained, fine-tuned and resumed; masked outputs of prompts."""
 
 import json
-import sys
 
 import pytest
 import torch
@@ -65,7 +64,7 @@ def tune(model, tokenizer, **settings):
 def test_a_tiny_llama_learns_planted_facts():
     texts, test = (planted_facts("test").take(range(a, b)) for a, b in ((0, 300), (300, 340)))
     found = open_language_model(
-        "tiny-llama", texts, test, words=150, length=64, tail=2, epochs=2, seed=1, progress=False
+        "tiny-llama", texts, test, words=150, length=64, tail=2, epochs=2, seed=1
     )
     records = found.run.records
     assert records.test_loss.iloc[-1] < 0.6 * records.test_loss.iloc[0]
@@ -138,8 +137,6 @@ def test_a_model_with_layers_on_the_disk_gives_the_same(folder):
         open_language_model("me/llama", device_map=places),
     )
     assert any(p.is_meta for p in spread.model.parameters()) and spread.key == whole.key
-    with pytest.raises(ValueError, match="weights lie on a disk"):
-        tune(spread.model, spread.tokenizer)
 
 
 def test_code_that_comes_with_a_model_is_never_run(folder):
@@ -188,7 +185,7 @@ def test_every_model_of_the_paper_has_a_name():
     )
 
 
-def test_refusals(model, tokenizer, tmp_path, monkeypatch):
+def test_refusals(model, tokenizer, tmp_path):
     for name, message in {
         "qwen2-7b": 'language model "qwen2-7b" is unknown.*Did you mean "qwen2.5-7b"',
         "tiny-llama": "needs a list of texts",
@@ -205,6 +202,3 @@ def test_refusals(model, tokenizer, tmp_path, monkeypatch):
         train_causal_lm(model, tokenizer, [], [(torch.arange(4), 0)])
     with pytest.raises(ValueError, match=r'"epoch" is unknown.*Did you mean "epochs"'):
         tune(model, tokenizer, epoch=1)
-    monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ImportError, match=r"pip install 'symgen\[lora\]'"):
-        tune(model, tokenizer, lora=3)

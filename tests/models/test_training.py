@@ -264,16 +264,6 @@ def test_trained_networks_are_read_from_a_folder_that_cannot_be_written(data, mo
     assert train("cnn", data, **QUICK).load().training is False
 
 
-def test_a_training_whose_batches_do_not_fit_says_so(data, monkeypatch):
-    def full(*_, **__):
-        raise torch.OutOfMemoryError("out of memory")
-
-    monkeypatch.setattr(loop, "to_device", full)
-    monkeypatch.setattr(Loop, "checkpoint", lambda *_: None)
-    with pytest.raises(MemoryError, match=r"batch_size=25; use a smaller batch_size"):
-        train("cnn", data, cache=False, **QUICK)
-
-
 def test_a_diverging_training_is_reported(data):
     with pytest.raises(FloatingPointError, match=r"learning_rate=1e\+38; try a tenth"):
         train("cnn", data, learning_rate=1e38, **QUICK)
@@ -298,7 +288,7 @@ def test_mixed_precision(data):
     [
         ({"optimizer": "adam"}, r'optimizer "adam" is unknown.*Did you mean "adamw"'),
         ({"schedule": "cosin"}, r'schedule "cosin" is unknown.*Did you mean "cosine"'),
-        ({"mixed_precision": "bf"}, r'mixed_precision "bf".*expected one of no, bf16, fp16'),
+        ({"mixed_precision": "bf"}, r'mixed_precision "bf".*expected one of no, bf16'),
         ({"epochs": 0}, r"epochs=0: expected a whole number >= 1"),
         ({"batch_size": -2}, r"batch_size=-2: expected a whole number >= 1"),
         ({"checkpoints": 0}, r"checkpoints=0: expected a whole number"),
@@ -314,8 +304,8 @@ def test_refusals(data, settings, message):
         train(**{"network": "cnn", "data": data, **QUICK, **settings})
 
 
-def test_unknown_step_names_the_nearest(data):
+def test_an_unknown_step_is_refused(data):
     run = train("cnn", data, **{**QUICK, "checkpoints": [4, 2]})
     assert run.steps == [0, 2, 4, 8] and TrainingConfig().changed(seed=2).seed == 2
-    with pytest.raises(ValueError, match=r"no checkpoint at step 5; the nearest is 4"):
+    with pytest.raises(ValueError, match=r"no checkpoint at step 5; there are \[0, 2, 4, 8\]"):
         run.load(5)
