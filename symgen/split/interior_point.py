@@ -144,7 +144,7 @@ class _Path(Path):
 
 
 def _normal_matrix(weight: Tensor, slack: Tensor) -> Tensor:
-    """Return A diag(weight) A' + diag(slack), with 1 for the empty state.
+    """Return A diag(weight) A' + diag(slack), with 1 for the empty state; its lower blocks only.
 
     The gathers go over the low variables first and then copy whole blocks for the high ones, which
     is much faster than gathering single numbers.
@@ -159,13 +159,14 @@ def _normal_matrix(weight: Tensor, slack: Tensor) -> Tensor:
     above = zeta(weight[:, 1]).flip(-1)
     both = table(zeta(weight[:, 0]), low[:, None] & low)
     either = table(above, low[:, None] | low)
+    row = (above[:, :1] - above).view(len(weight), -1, len(low), 1)
+    column = above.view(len(weight), -1, 1, len(low))
     matrix = weight.new_empty(len(weight), 2**n, 2**n)
     blocks = matrix.view(len(weight), both.shape[1], len(low), -1, len(low))
     for i in range(both.shape[1]):
-        for j in range(both.shape[1]):
-            torch.add(both[:, i & j], either[:, i | j], out=blocks[:, i, :, j])
-    matrix += (above[:, :1] - above)[:, :, None]
-    matrix -= above[:, None]
+        for j in range(i + 1):
+            block = torch.add(both[:, i & j], either[:, i | j], out=blocks[:, i, :, j])
+            block += row[:, i] - column[:, j]
     matrix[:, :, 0] = matrix[:, 0, :] = 0
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
     diagonal += slack
