@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import datasets
@@ -76,6 +76,14 @@ def closure(names: Iterable[str]) -> set[str]:
     return found
 
 
+def write_rows(name: str, counts: Mapping[str, int | None], folder: Path) -> None:
+    """Write the first rows of each split as parquet; without a count, the whole split."""
+    folder.mkdir(parents=True)
+    for split, table in open_splits(name).items():
+        count = min(counts.get(split) or len(table), len(table))
+        table.select(range(count)).to_parquet(folder / f"{split}.parquet")
+
+
 def pack(folder: Path, preset: str) -> None:
     """Fill the folder; what it held before is deleted."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -92,14 +100,8 @@ def pack(folder: Path, preset: str) -> None:
     command = [sys.executable, "-m", "pip", "download", "-qq", "-d", folder / "wheels"]
     subprocess.run([*command, *options, *pinned], check=True)
     datasets.disable_progress_bars()
-    for name, splits in ROWS.items():
-        tables = open_splits(name)
-        (folder / "data" / name).mkdir(parents=True)
-        for split, read in tables.items():
-            if split in splits or split in ("validation", "valid"):
-                table = read()
-                count = min(splits.get(split) or len(table), len(table))
-                table.select(range(count)).to_parquet(folder / "data" / name / f"{split}.parquet")
+    for name, counts in ROWS.items():
+        write_rows(name, counts, folder / "data" / name)
     for name in MODELS:
         source = local_folder(name)
         if source is None:

@@ -6,6 +6,7 @@ import sys
 from conftest import ROOT
 
 from benchmarks import offline
+from symgen.data import sources
 
 
 def test_a_group_of_the_benchmarks_prints_both_sides():
@@ -29,3 +30,13 @@ def test_the_pack_for_a_machine_without_internet_holds_what_that_machine_lacks(t
     commit = subprocess.run(head, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     short = (tmp_path / "symgen" / "book" / "commit.txt").read_text().strip()
     assert len(short) >= 7 and commit.startswith(short)
+
+
+def test_the_pack_holds_the_first_rows_of_each_split(tmp_path, monkeypatch):
+    monkeypatch.setenv("SYMGEN_DATA", str(ROOT / "tests" / "data" / "mirror"))
+    offline.write_rows("stanfordnlp/sst2", {"train": 5}, tmp_path / "stanfordnlp" / "sst2")
+    whole = sources.open_splits("stanfordnlp/sst2")
+    monkeypatch.setenv("SYMGEN_DATA", str(tmp_path))
+    packed = sources.open_splits("stanfordnlp/sst2")
+    assert len(packed["train"]) == 5 and packed["train"][:] == whole["train"][:5]
+    assert packed["validation"][:] == whole["validation"][:]
