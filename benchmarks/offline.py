@@ -34,7 +34,9 @@ ADDED = ("papermill", "ipykernel", "ipywidgets", "matplotlib-inline")
 PLATFORMS = [f"manylinux_2_{k}_x86_64" for k in (17, 24, 26, 27, 28, 31, 34, 35)]
 PLATFORMS += ["manylinux2014_x86_64", "manylinux1_x86_64", "any"]
 # 03 first: 02 and 04 read its trainings.
-ORDER = "03 02 04 01 05 06 C D A B 00"
+ORDER = "03_three_phase_dynamics 02_order_generalization 04_loss_gap_removal "
+ORDER += "01_interaction_extraction 05_llm_interactions 06_fine_tuning C_extractor D_penalty "
+ORDER += "A_sparsity B_measure 00_planted_logic"
 
 SCRIPT = """#!/bin/sh
 # usage: sh run.sh MINUTES [FOLDER]   Results are packed every half minute, into FOLDER or here.
@@ -44,7 +46,7 @@ pip="python3 -m pip install -q --no-index --no-deps --no-compile"
 $pip --target "$here/site" "$here"/wheels/*.whl || exit
 export PYTHONPATH="$here/site:$here/tree" JUPYTER_PATH="$here/site/share/jupyter"
 export SYMGEN_DATA="$here/data" SYMGEN_CACHE="$here/cache" HF_HUB_OFFLINE=1
-cd "$here/tree" && touch "$here/started"
+cd "$here/tree" && mkdir -p data/editions _build/runs && touch "$here/started"
 pack() {
     find data/editions data/trainings _build/runs -type f -newer "$here/started" > "$here/new"
     tar czf "$out/part.tar.gz" -T "$here/new" && mv "$out/part.tar.gz" "$out/results.tar.gz"

@@ -22,6 +22,9 @@ def test_the_pack_for_a_machine_without_internet_holds_what_that_machine_lacks(t
     wheels = offline.closure(offline.ADDED) - offline.closure(offline.PRESENT)
     assert {"papermill", "ipykernel", "nbclient", "jupyter-client"} <= wheels
     assert not wheels & {"torch", "numpy", "pandas", "transformers"}
+    assert sorted(offline.ORDER.split()) == [
+        path.stem for path in sorted((ROOT / "chapters").glob("*.ipynb")) if path.stem[0] != "F"
+    ]
     # An archive of git knows its commit, since there is no git on the other machine.
     command = ["git", "archive", "HEAD", "symgen/book/commit.txt"]
     archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
