@@ -37,8 +37,8 @@ class Interactions:
         gap: certified relative distance of the objective from the optimum, shape (...).
         full: v[N] of the network on the unmasked input, shape (...). The model's own d[N] may
             differ from it by the noise.
-        names: of the variables, an array of texts (..., n), or None. One list of n names, shared
-            by all samples, or one list per sample.
+        names: names of the variables, an array of texts (..., n), or None. One list of n names,
+            shared by all samples, or one list per sample.
         is_relabelled: whether variables were renamed on purpose; see `relabelled`.
 
     Raises:
@@ -218,7 +218,7 @@ class Interactions:
         """Return the nonzero interactions as a tidy table, strongest first within a sample.
 
         Args:
-            names: of the variables, as in the class; by default the stored names, or numbers.
+            names: names of the variables, as in the class; by default the stored names, or numbers.
 
         Returns:
             Columns sample, type ("and" or "or"), members (names joined by commas), order,
@@ -310,7 +310,7 @@ def tidy(
     """Return interactions as a table, strongest first within a sample.
 
     Args:
-        sample, kind, index, effect: of each interaction; the kind is 0 for an AND, 1 for an OR.
+        sample, kind, index, effect: one entry per interaction; the kind is 0 for AND, 1 for OR.
         labels: names of the variables, (sample, n).
     """
     present = index[:, None] >> np.arange(labels.shape[1]) & 1 == 1

@@ -110,8 +110,8 @@ def write_tensors(
     """Write tensors and a description to a safetensors file with a checksum.
 
     Args:
-        path: of the file; a reader never sees half of it.
-        tensors: by name.
+        path: path of the file; a reader never sees half of it.
+        tensors: tensors by name.
         info: description of any type that JSON can hold.
     """
     # Clones, because safetensors refuses tensors that share memory.
@@ -176,7 +176,7 @@ def cached(
     """Return the tensors stored under `key`; compute and store them the first time.
 
     Args:
-        kind: of the result, an entry of `VERSION` and a subfolder of the cache.
+        kind: kind of result, an entry of `VERSION` and a subfolder of the cache.
         key: everything that the result depends on, of the types that `fingerprint` takes; include
             the dtype of the weights. The autocast precision in force, the versions of torch and
             transformers, and `VERSION` are added here.

@@ -42,11 +42,11 @@ class Chapter:
     """One execution of a chapter.
 
     Args:
-        name: of the notebook, without suffix.
+        name: name of the notebook, without suffix.
         parameters: the notebook's variables, ``globals()``, right after its parameters cell.
 
     Attributes:
-        name: of the notebook.
+        name: name of the notebook.
         parameters: the plain values among the variables. The entries of ``settings`` are merged
             into them.
 
@@ -82,7 +82,7 @@ class Chapter:
         """Write a result table to ``NAME.table.csv``, and return it for display.
 
         Args:
-            table: its name, one word.
+            table: name of the table, one word.
             frame: one row per observation, without index.
 
         Raises:
@@ -100,14 +100,14 @@ class Chapter:
         """Judge a claim, record the result in the table ``claims``, and return its box.
 
         Args:
-            name: of the claim in ``data/paper/claims.csv``.
-            contrasts: from a function of `symgen.method.claims`; those with side 0 are controls.
+            name: name of the claim in ``data/paper/claims.csv``.
+            contrasts: result of a rule of `symgen.method.claims`; those with side 0 are controls.
             setting: network and data in words.
             unit: what is repeated, "trainings" or "prompts".
 
         Returns:
-            A box with all settings so far; those in which what is claimed was measured fewer than
-            two times are left out. If none is left, one sentence.
+            A box with all settings so far; settings with fewer than two measurements are omitted;
+            if none remain, a sentence says so.
 
         Raises:
             ValueError: for an unknown claim.

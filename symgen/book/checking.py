@@ -1,4 +1,4 @@
-"""Checks of exercises: they print if an answer is right, or what is wrong, and never raise."""
+"""Checks of exercises: they print whether an answer is right, or what is wrong, and never raise."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def check(
         answer: a number, text, truth value, array or tensor, or a list of these; with `cases`, a
             function.
         expected: the right answer, of the same kind.
-        mistakes: sentence to the answer that this mistake leads to.
+        mistakes: maps a hint to the wrong answer it explains.
         tol: largest difference, relative to the largest expected number.
         cases: arguments on which functions are compared.
 
@@ -37,7 +37,7 @@ def check(
         >>> check(-3, 3, {"The sign is wrong.": -3})
         Not yet: The sign is wrong.
         >>> check(lambda x: 2 * x, lambda x: x**2, cases=[(2,), (3,)])
-        Not yet: for 3 the result is 6, and another one is expected.
+        Not yet: for 3 the result is 6, which is not the expected one.
     """
     try:
         print(_judged(answer, expected, mistakes or {}, tol, cases))
@@ -74,6 +74,7 @@ def _judged(
 
 
 def _missing(answer: Any) -> bool:
+    """Return whether an answer, or a part of it, is still empty: None or dots."""
     if isinstance(answer, list | tuple):
         return any(map(_missing, answer))
     return answer is None or answer is ...
@@ -84,6 +85,7 @@ def _numbers(value: Any) -> np.ndarray:
 
 
 def _misfit(answer: Any, expected: Any) -> str:
+    """Return how the kind or shape of an answer differs from the expected one; empty if it fits."""
     a, b = _numbers(answer), _numbers(expected)
     if (a.dtype.kind in "US") != (b.dtype.kind in "US") or a.dtype.kind == "O":
         kind = "a text" if b.dtype.kind in "US" else "a number or an array"
@@ -107,7 +109,7 @@ def _equal(given: list, right: list, tol: float) -> bool:
 def _difference(answer: Any, expected: Any, tol: float) -> str:
     a, b = _numbers(answer), _numbers(expected)
     if a.ndim == 0 or b.dtype.kind in "US":
-        return f"the result is {_short(answer)}, and another one is expected."
+        return f"the result is {_short(answer)}, which is not the expected one."
     if a.ndim == 1 and _equal([np.sort(a)], [np.sort(b)], tol):
         return "the values are right, but in the wrong order."
     places = [tuple(place) for place in np.argwhere(~_close(a, b, tol)).tolist()]

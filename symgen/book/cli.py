@@ -18,7 +18,7 @@ STOPPED = 75
 
 
 class Commands(click.Group):
-    """Commands that state in one line what cannot be carried out, with exit status 2."""
+    """Commands that report a failed request in one line, with exit status 2."""
 
     def invoke(self, context: click.Context) -> Any:
         """Run a command; a request to terminate ends it as Ctrl-C does."""
@@ -79,7 +79,9 @@ def run(
     for name in chosen:
         notebooks.resolve(book, name, preset, given)
     if store and (given or preset not in notebooks.PRESETS):
-        raise BookError(f"--store keeps a preset as it is ({', '.join(notebooks.PRESETS)}), no -p")
+        raise BookError(
+            f"--store needs an unmodified preset ({', '.join(notebooks.PRESETS)}); drop -p"
+        )
     out = out or runs.run_folder(book, preset, given)
     own = [book / name for name in ("chapters", "data", "symgen", "tests", "_static")]
     if out.resolve() == book or any(out.resolve().is_relative_to(path) for path in own):
@@ -117,7 +119,10 @@ def html(edition: str | None, folder: Path | None) -> None:
 
 @app.command()
 def verify() -> None:
-    """List stored pages whose code has changed since they ran."""
+    """List stored pages whose code has changed since they ran, and chapters without a quick page.
+
+    To renew a page: symgen run CHAPTER --preset EDITION --store
+    """
     from symgen.book import editions
 
     problems = editions.verify(notebooks.book_folder())

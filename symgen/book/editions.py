@@ -39,9 +39,9 @@ def store(book: Path, preset: str, executed: Path) -> Path:
 
 
 def is_stale(stored: nbformat.NotebookNode, source: nbformat.NotebookNode) -> bool:
-    """Return whether the cells of a chapter have changed since the stored copy ran."""
+    """Return whether the cells of a chapter, or of its stored copy, have changed since it ran."""
     about = stored.metadata.get("symgen", {})
-    # Both: the copy itself may have been edited, too.
+    # Both, because the copy itself may have been edited.
     hashes = {notebooks.cells_hash(source), notebooks.cells_hash(stored)}
     return {about.get("cells")} != hashes
 

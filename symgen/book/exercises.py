@@ -22,7 +22,7 @@ def check_two_models(strength_and: Any, strength_or: Any) -> None:
 def check_or_signs(sign: Any) -> None:
     """Check the sign of AND effects of order k that express an OR (chapter 00)."""
     check(sign, lambda k: (-1) ** (k + 1), {
-        "pairs take away what the single variables count twice.": lambda k: 1,
+        "pairs subtract the part that single variables count twice.": lambda k: 1,
         "in Python -1 ** 2 is -1; put the base in parentheses: (-1).": lambda k: -1,
     }, cases=[(k,) for k in range(1, 7)])  # fmt: skip
 
@@ -94,7 +94,7 @@ def check_probability(probability: Any) -> None:
 
 
 def check_turned(turned: Any, target: Any, baseline: Any) -> None:
-    """Check H of the baseline, judged by the target (chapter 02)."""
+    """Check a function: H of the baseline, with the target as its baseline (chapter 02)."""
 
     def right(a: Any, b: Any) -> Any:
         return generalization_power(b, transfer(b, a))
@@ -234,7 +234,7 @@ def check_two_tokens(function: Any) -> None:
 def check_tuning(strengthened: Any, turned: Any, new: Any) -> None:
     """Check by how much three kinds of change move the output (chapter 06)."""
     check([strengthened, turned, new], [2, 3, 0.5], {
-        "these are effects after tuning; take away the effects before.": [3, 1, 0.5],
+        "these are effects after tuning; subtract the effects before.": [3, 1, 0.5],
         "an effect that turns from -2 to 1 adds 3.": [2, -1, 0.5],
         "the second answer adds: from -2 to 1 is +3.": [2, -3, 0.5],
     })  # fmt: skip
@@ -256,7 +256,7 @@ def check_lost(function: Any, start: Any, end: Any) -> None:
 
 
 def check_stage(function: Any) -> None:
-    """Check the share of the steps until unshared strength is lowest (chapter 06)."""
+    """Check a function: the share of steps until unshared strength is lowest (chapter 06)."""
     cases = [([0, 10, 50, 100], [4.0, 2.0, 3.0, 5.0]), ([0, 5, 20, 40], [3.0, 2.5, 1.0, 2.0])]
     check(function, lambda s, u: s[np.argmin(u)] / s[-1], {
         "divide steps, not the numbers of checkpoints.": lambda s, u: np.argmin(u) / (len(s) - 1),
@@ -289,16 +289,16 @@ def check_exponent(exponent: Any) -> None:
 
 
 def check_choices(any_of_two: Any, all_of_two: Any) -> None:
-    """Check shares of choices of two of three baselines (chapter B)."""
+    """Check in how many pairs of baselines any, or all, share an interaction (chapter B)."""
     check([any_of_two, all_of_two], [1, 1 / 3], {
         "this is for one chosen baseline; two are chosen.": [2 / 3, 2 / 3],
         "two of three is the share of baselines; count the pairs of baselines.": [1, 2 / 3],
-        "the two baselines of a choice differ: draw without putting back.": [8 / 9, 4 / 9],
+        "the two baselines of a choice differ: draw without replacement.": [8 / 9, 4 / 9],
     }, tol=5e-3)  # fmt: skip
 
 
 def check_sets(sets: Any, target: Any, one: Any, other: Any) -> None:
-    """Check the strength that both baselines accept, as a share of what either does (chapter B)."""
+    """Check a function: the strength that B and C accept, divided by that of either (chapter B)."""
 
     def share(both: Any, whole: Any) -> Any:
         return both.sum((-2, -1)) / whole.sum((-2, -1))
@@ -315,7 +315,7 @@ def check_sets(sets: Any, target: Any, one: Any, other: Any) -> None:
 
 
 def check_invented_share(large: Any, small: Any) -> None:
-    """Check the invented share of strength for large and small outputs (chapter C)."""
+    """Check the share of strength that gradient descent invents, for two outputs (chapter C)."""
     check([large, small], [251 / 1251, 251 / 261], {
         "divide by the whole strength: the true one plus the invented one.": [0.251, 25.1],
         "half a step per effect: 502 times s/2 is 251 s.": [502 / 1502, 502 / 512],

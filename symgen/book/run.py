@@ -48,7 +48,7 @@ def is_unchanged(path: Path, about: Mapping[str, Any], parameters: Mapping[str, 
     """Return whether the executed copy at `path` need not be made again.
 
     A chapter runs again if the package has uncommitted changes, if it reads tables of other
-    chapters, and if a parameter names a file or code of the reader, which may have changed.
+    chapters, or if a parameter names a file or code of the reader, which may have changed.
     """
     earlier = notebooks.read(path)
     if earlier is None or path.with_suffix(".failed.ipynb").exists():
@@ -76,13 +76,13 @@ def execute(
     ``NAME.failed.ipynb`` shows the error, and the last good copy and its tables stay.
 
     Args:
-        book: its folder.
+        book: folder of the book.
         chapter, preset: names.
         given: parameters that differ from the preset's.
         out: folder of the run.
         until: time (seconds since 1970) after which nothing new starts.
         source: the notebook to run instead of the chapter's own.
-        cores: that trainings within the chapter may use side by side; by default all.
+        cores: number of cores that the chapter's trainings share; by default all.
 
     Raises:
         BookError: for an unknown preset or parameter.

@@ -44,12 +44,12 @@ def build(book: Path, edition: str | None = None, folder: Path | None = None) ->
     from its source without outputs. A failed build leaves the last site as it is.
 
     Args:
-        book: its folder.
+        book: folder of the book.
         edition: name of a stored edition.
-        folder: of a run; by default ``_build/runs/quick`` if it exists.
+        folder: folder of a run; by default ``_build/runs/quick`` if it exists.
 
     Raises:
-        BookError: for an unknown edition, an empty folder, jupyter-book 2, or faults in a page.
+        BookError: for an unknown edition, an empty folder, jupyter-book 2, or errors in a page.
     """
     version = metadata.version("jupyter-book")
     if int(version.split(".")[0]) >= 2:
@@ -79,7 +79,7 @@ def build(book: Path, edition: str | None = None, folder: Path | None = None) ->
         # Sphinx would pass over the faulty pages next time.
         shutil.rmtree(work, ignore_errors=True)
         report = "\n".join(line for line in done.stderr.splitlines() if line.strip())
-        raise BookError(f"the site has faults and was not replaced:\n{report}")
+        raise BookError(f"the site has errors; the previous site was kept:\n{report}")
     shutil.rmtree(site, ignore_errors=True)
     shutil.copytree(work / "_build" / "html", site)
     return site / f"{notebooks.read_yaml(book / '_toc.yml')['root']}.html"

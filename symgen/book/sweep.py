@@ -37,7 +37,7 @@ def read_cells(book: Path, grid: Path) -> list[Cell]:
     """Return the runs that a file asks for.
 
     Args:
-        book: its folder.
+        book: folder of the book.
         grid: YAML with ``chapter`` (a name or a list), ``preset`` (quick by default), and ``grid``:
             lists of values by parameter, of which every combination is run, or a list of such
             mappings.
@@ -88,8 +88,8 @@ def run_cells(
     """Run what is missing, and yield each cell with its error message as it ends.
 
     Args:
-        book: its folder.
-        cells: to run.
+        book: folder of the book.
+        cells: sets of parameters to run; see `read_cells`.
         out: folder of the sweep; with a scheduler, one that all its machines share.
         workers: how many cells run side by side on this machine.
         scheduler: address of a dask scheduler, such as ``tcp://10.0.0.1:8786``.

@@ -49,11 +49,11 @@ class Data:
     """A data set, split.
 
     Attributes:
-        name: as given to `load_dataset`.
+        name: name as given to `load_dataset`.
         kind: ``"image"`` or ``"text"``.
         classes: names of the classes.
         parts: name to `Part`; always contains "target", "baseline" and "test".
-        tokenizer: of a text data set, else None.
+        tokenizer: tokenizer of a text data set, else None.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Data:
             count: number of samples.
             part: name of the part to draw from.
             n_classes: draw this many classes first, then samples of these only.
-            seed: of the draw.
+            seed: seed of the draw.
 
         Raises:
             ValueError: if the part holds fewer samples or classes.
@@ -169,7 +169,7 @@ def load_dataset(
         size: images are resized to this many pixels per side; None takes that of the data set.
         statistics: mean and standard deviation per channel, for images in 0..1; None takes those
             of the data set. Pretrained networks need their own: see `data_options`.
-        seed: of the split and the noise.
+        seed: seed of the split and the noise.
 
     Raises:
         ValueError: for unknown names and impossible numbers.

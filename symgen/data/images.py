@@ -182,10 +182,10 @@ def image_part(rows: Rows, index: np.ndarray, labels: Tensor, source: Source) ->
     """Return the images of some rows as a part.
 
     Args:
-        rows: of one split.
+        rows: rows of one split.
         index: row numbers.
-        labels: of these rows.
-        source: of the data set.
+        labels: labels of these rows.
+        source: `Source` of the data set.
 
     Raises:
         ValueError: for an image that cannot be read, with its row.
@@ -197,7 +197,7 @@ def image_part(rows: Rows, index: np.ndarray, labels: Tensor, source: Source) ->
             return decode(raw[i], **options)
         except Exception as error:  # Pillow raises almost anything for damaged files
             raise ValueError(
-                f"row {index[i]} of the data set is no usable image ({error}); replace it"
+                f"row {index[i]} of the data set is not a usable image ({error}); replace it"
             ) from error
 
     def small(i: int) -> np.ndarray:

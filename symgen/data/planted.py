@@ -147,7 +147,7 @@ def planted_effects(
         samples: number of functions.
         n: number of variables, 3 or more.
         count: effects of each type.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Example:
         >>> effects = planted_effects(samples=5, n=4, count=2)
@@ -260,7 +260,7 @@ def planted_answer(verb: str, words: Sequence[str], domain: int = 0) -> str | No
 
     Args:
         verb: "take", "find" or "get".
-        words: that are present.
+        words: words that are present.
         domain: see `planted_facts`.
 
     Example:

@@ -34,16 +34,17 @@ def draw_prompts(
     `words` words. n of its content words are drawn as variables.
 
     Args:
-        texts: to draw from, in random order.
-        models: with their tokenizers; the mean of their probabilities counts.
+        texts: texts to draw from, in random order.
+        models: language models with tokenizers; the mean of their probabilities counts.
         samples: number of prompts.
         n: number of variables.
         probability: smallest probability of the target's first token. If no text has such a target,
             as for a model that has learned little, those with the likeliest targets are used, with
             a warning.
-        tokenizers: of further models; prompts whose variables or target they cut are left out.
+        tokenizers: tokenizers of further models; prompts whose variables or target they cut are
+            left out.
         words: largest number of words per prompt, including function words.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Returns:
         `samples` prompts, or as many as there are.

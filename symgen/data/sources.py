@@ -27,7 +27,7 @@ class Source:
     """Facts about a data set that its columns do not show.
 
     Attributes:
-        rows: of a set made here: the function from the name of a split to its `Rows`.
+        rows: for a set made here, the function from the name of a split to its `Rows`.
         size: images are resized to this many pixels per side; None keeps their size.
         box: column of bounding boxes (x, y, width, height) that images are cropped to.
         statistics: mean and standard deviation of each channel, for values in 0..1.
@@ -245,7 +245,7 @@ def from_pretrained(kind: str, name: str, **options: Any) -> Any:
     Args:
         kind: name of the class, such as "AutoTokenizer".
         name: path, id under `SYMGEN_DATA`, or id on the hub.
-        **options: of the class's `from_pretrained`.
+        **options: options of the class's `from_pretrained`.
 
     Raises:
         ValueError: for a folder in another format.

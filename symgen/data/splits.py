@@ -25,8 +25,8 @@ class Rows:
         kind: ``"image"`` or ``"text"``.
         labels: (row,) class indices, -1 if unknown.
         classes: names of the classes.
-        take: from row numbers to raw inputs: encoded bytes, uint8 arrays (height, width, channel)
-            or strings.
+        take: function from row numbers to raw inputs: encoded bytes, uint8 arrays (height, width,
+            channel) or strings.
         boxes: (row, 4) bounding boxes in pixels, or None.
     """
 
@@ -82,10 +82,10 @@ def choose_classes(
     """Return the indices and names of the classes that are kept.
 
     Args:
-        rows: of the training set.
+        rows: rows of the training set.
         classes: keep the first so many classes, or those listed by name or index; None keeps all
             that have samples.
-        name: of the data set, for messages.
+        name: name of the data set, for messages.
     """
     names = rows.classes
     if classes is None:
@@ -113,12 +113,12 @@ def deal(
     """Deal row numbers into `count` disjoint parts with the same number of rows per class.
 
     Args:
-        rows: of one split.
+        rows: rows of one split.
         kept: class indices.
         count: number of parts.
         size: samples per part; None takes all.
-        seed: of the draw.
-        origin: of the rows, for messages.
+        seed: seed of the draw.
+        origin: source of the rows, for messages.
     """
     generator = np.random.default_rng([seed, 7])
     piles = [generator.permutation(np.flatnonzero(rows.labels == c)) for c in range(max(kept) + 1)]

@@ -87,8 +87,8 @@ class TokenPart(Part):
 
     Args:
         pieces: token ids, and the position from which the loss counts; see `pieces_of`.
-        vocabulary: of the model, which returns so many logits per token. Fewer pieces are
-            evaluated at once if the logits take much memory.
+        vocabulary: number of tokens that the model knows, and of its logits per token. Fewer pieces
+            are evaluated at once if the logits take much memory.
     """
 
     chunk = 20
@@ -151,7 +151,7 @@ def load_tokenizer(tokenizer: Any, texts: list[str]) -> Any:
         tokenizer: a tokenizer; or the hub id or path of one; or a vocabulary size (default
             8,192) for one that is trained on the texts: WordPiece in lower case, like BERT's,
             with the special tokens [PAD], [UNK], [CLS], [SEP] and [MASK].
-        texts: of the training set.
+        texts: texts of the training set.
 
     Raises:
         ValueError: if it has no mask token, no pad token, no words or no character offsets.
@@ -189,11 +189,11 @@ def train_tokenizer(
     The same texts always give the same tokenizer. The trainer of the library does not ensure that.
 
     Args:
-        texts: to count words in.
+        texts: texts to count words in.
         words: number of the most frequent words that are one token each.
         pieces: number of beginnings and endings of two to six letters, for all other words.
         special: `CAUSAL`, which puts [BOS] before a text, or `MASKED`, as BERT has them.
-        size: of the whole vocabulary, 200 or more; an eighth of it are pieces.
+        size: size of the whole vocabulary, 200 or more; an eighth of it are pieces.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
@@ -264,7 +264,7 @@ def pieces_of(
 
     Args:
         texts: long ones are cut, and each ends with the end token of the tokenizer.
-        tokenizer: of the model.
+        tokenizer: tokenizer of the model.
         length: largest number of tokens per piece, 2 or more.
         tail: if above 0, the loss is that of the last `tail` words alone, and only the end of a
             long text is kept.
@@ -292,8 +292,8 @@ def instructions_of(
     """Return instructions with answers as training pieces; the loss is that of the answer alone.
 
     Args:
-        rows: from `load_instructions`.
-        tokenizer: of the model; its chat template is used if it has one.
+        rows: result of `load_instructions`.
+        tokenizer: tokenizer of the model; its chat template is used if it has one.
         length: number of tokens that are kept per row.
 
     Raises:

@@ -152,8 +152,8 @@ def plot_interactions(
     """Draw the strongest interactions of one sample as bars; ANDs are plain, ORs hatched.
 
     Args:
-        inter: of one sample.
-        names: of the variables; by default those of `inter`, or numbers.
+        inter: interactions of one sample.
+        names: names of the variables; by default those of `inter`, or numbers.
         top: number of bars.
         ax: where to draw.
     """
@@ -189,8 +189,8 @@ def plot_graph(
     are hexagons with ∨.
 
     Args:
-        inter: of one sample.
-        names: of the variables; by default those of `inter`, or numbers.
+        inter: interactions of one sample.
+        names: names of the variables; by default those of `inter`, or numbers.
         top: number of interactions.
         target: text of the output's node.
         ax: where to draw.
@@ -307,10 +307,10 @@ def explorer(
     Args:
         v: outputs of one sample.
         inter: its interactions; `sparsify(v, few=True)` keeps the list of terms short.
-        names: of the variables; by default those of `inter`, the words of the text, or numbers.
+        names: variable names; by default those of `inter`, the words of the text, or numbers.
         image: (height, width, 3) uint8, or (height, width) grey.
         boxes: left, top, right, bottom in pixels, of each variable of the image.
-        text: of the sample, instead of an image.
+        text: text of the sample, instead of an image.
         spans: start and end of each variable in the text, in characters.
         top: number of terms to list; the others are summed up in one line.
 

@@ -122,9 +122,9 @@ def panels(
     """Return a figure with one titled panel per title, filled row by row.
 
     Args:
-        titles: of the panels, text that is drawn literally.
+        titles: titles of the panels; the text is drawn literally.
         columns: panels per row. With more than two, letters become hard to read on a phone.
-        height: of each panel, in inches.
+        height: height of each panel, in inches.
         shape: further arguments of `plt.subplots`, such as sharey=True.
     """
     titles = list(titles)
@@ -184,7 +184,7 @@ class Shown:
     """Text and HTML that a notebook displays.
 
     Args:
-        text: for places that show no HTML.
+        text: plain text for places that show no HTML.
         markup: HTML.
         more: further types of the output, with their data.
     """
@@ -206,11 +206,11 @@ def slider(
 
     Args:
         figures: caption to figure or Axes, in the order of the slider. They are closed.
-        label: of the slider.
+        label: label of the slider.
         start: caption of the figure to show first; by default the first one.
 
     Raises:
-        ValueError: for a start that is no caption.
+        ValueError: for a start that is not a caption.
     """
     import ipywidgets as widgets
 

@@ -84,12 +84,12 @@ def causal_outputs(
     v is computed in float32 from the logits of one position, and clipped to -16..16.
 
     Args:
-        model: in evaluation mode.
+        model: network in evaluation mode.
         prompts: token ids, not padded.
         targets: tokens that follow each prompt. For several tokens, v is the log odds of all,
             one after the other.
-        variables: of the prompts.
-        mask_value: of masked variables; None removes their tokens, and the rest moves up.
+        variables: variables of the prompts.
+        mask_value: value of masked variables; None removes their tokens, and the rest moves up.
         states: None for all, as a prefix tree.
         batch_size, progress: see `masked_outputs`.
     """
@@ -156,7 +156,7 @@ def warn_of_repeated_start(ids: Int[Tensor, " position"], start: int | list[int]
     """Warn if a prompt begins with two beginning-of-text tokens.
 
     Args:
-        ids: of the prompt.
+        ids: token ids of the prompt.
         start: the beginning-of-text token; None if the model has none.
 
     Warns:
@@ -175,8 +175,8 @@ def check_causal(model: nn.Module, ids: Int[Tensor, " position"]) -> None:
     """Refuse a model whose output at a token depends on the tokens after it.
 
     Args:
-        model: in evaluation mode.
-        ids: of a prompt.
+        model: network in evaluation mode.
+        ids: token ids of a prompt.
 
     Raises:
         ValueError: for such a model, or one without logits for every token.
@@ -191,8 +191,8 @@ def check_causal(model: nn.Module, ids: Int[Tensor, " position"]) -> None:
         is_causal = not (first[0] - first[1]).abs().max() > bound * first.abs().max()
     if not is_causal:
         raise ValueError(
-            f"{type(model).__name__} is no causal language model: it returns no logits for every "
-            "token, or its output at a token changes with the token after it. Texts need a "
+            f"{type(model).__name__} is not a causal language model: it returns no logits for "
+            "every token, or its output at a token changes with the token after it. Texts need a "
             "classifier with logits (sample, class), or a model that continues texts "
             "(AutoModelForCausalLM)"
         )
@@ -212,7 +212,7 @@ def tree_outputs(
     Every prompt is compared with plain forward passes; see `check_all`.
 
     Args:
-        model: in evaluation mode; other arguments as for `masked_outputs`.
+        model: network in evaluation mode; other arguments as for `masked_outputs`.
         prompts: token ids, not padded.
     """
     runner = plain_runner(model, prompts, target, variables, mask_value)
@@ -264,7 +264,7 @@ class PrefixTree:
 
     Args:
         runner: runs the same prompts in full.
-        index: of the prompt.
+        index: index of the prompt.
     """
 
     def __init__(self, runner: Runner, index: int):
@@ -329,7 +329,7 @@ class PrefixTree:
 
 
 def _options(model: nn.Module, **options: Any) -> dict[str, Any]:
-    """Return the options that the model takes, and logits of the last position only."""
+    """Return the options that the model takes, plus the option for last-position logits."""
     taken = {name: value for name, value in options.items() if accepts(model, name)}
     return taken | last_logits_only(model)
 
@@ -350,8 +350,8 @@ def new_cache() -> Any:
 def fork(cache: Any, rows: slice, goes_on: bool) -> Any:
     """Return a cache of some rows that shares the memory of its parent.
 
-    If the tree goes on below it, it stops the model once its last layer has keys and values.
-    Otherwise it keeps none.
+    If deeper levels follow, the cache stops the forward pass once the last layer has its keys and
+    values; at the last level nothing is kept.
     """
     child = copy.copy(cache)
     child.layers = [copy.copy(layer) for layer in cache.layers]
@@ -363,7 +363,7 @@ def fork(cache: Any, rows: slice, goes_on: bool) -> Any:
 
 @functools.cache
 def _tree_layer() -> type:
-    """Return a cache layer that repeats its rows when it appends to them, and shares them."""
+    """Return the class of cache layers that repeat their rows when they append, and share them."""
     from transformers.cache_utils import DynamicLayer
 
     class TreeLayer(DynamicLayer):

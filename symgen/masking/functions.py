@@ -22,7 +22,7 @@ class Function(nn.Module):
     """A function as a network.
 
     Args:
-        function: from inputs (batch, ...) to logits; see `masked_outputs`.
+        function: function from inputs (batch, ...) to logits; see `masked_outputs`.
         as_array: whether it takes arrays.
     """
 
@@ -59,7 +59,7 @@ def function_runner(
             their device. Every call gets fresh copies, so it may write into them.
         x: floating inputs (sample, ...).
         target: outcomes.
-        variables: of the inputs; see `masked_outputs`.
+        variables: variables of the inputs; see `masked_outputs`.
         mask_value: a number, tensor or array that broadcasts to one sample.
     """
     is_module, is_array = isinstance(function, nn.Module), isinstance(x, np.ndarray)

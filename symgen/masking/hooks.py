@@ -46,7 +46,7 @@ def unwrapped(model: Any) -> Any:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Hold a network in evaluation mode; afterwards every part is in its former mode again.
+    """Context manager: keep a network in evaluation mode, then restore the mode of each part.
 
     Compiled parts run as plain PyTorch meanwhile. Functions are left alone.
     """
@@ -157,12 +157,12 @@ def calls(model: nn.Module, inputs: Arguments) -> list[tuple[str, nn.Module, lis
 def feature_maps(model: nn.Module, images: Tensor) -> list[str]:
     """Return the layers that return (sample, channel, height, width), in order of execution.
 
-    Others are those of four dimensions with channels last, or attention maps. So the sizes count
-    that a convolution, pooling or batch normalization takes or returns, and no linear layer.
+    Four-dimensional outputs may also be channels-last or attention maps. So only shapes that a
+    convolution, pooling or batch norm takes or returns count, not those of linear layers.
 
     Args:
-        model: in evaluation mode.
-        images: one or more.
+        model: network in evaluation mode.
+        images: one or more images.
     """
     shapes: dict[str, torch.Size] = {}
     first, last = set(), set()
@@ -179,9 +179,9 @@ def layer_output(model: nn.Module, layer: str | None, inputs: Arguments) -> Any:
     """Return the first output of a layer, or the inputs themselves for None.
 
     Args:
-        model: in evaluation mode.
+        model: network in evaluation mode.
         layer: name from ``model.named_modules()``.
-        inputs: of the network.
+        inputs: inputs of the network.
 
     Raises:
         ValueError: for an unknown layer, or one that does not return one tensor.
@@ -214,11 +214,11 @@ def logits_above(
     module that calls the layer, and for branches that pass it.
 
     Args:
-        model: in evaluation mode.
-        layer: as above; for None the features are the inputs.
-        features: of `states` masked states per sample, sample by sample.
-        inputs: of the samples.
-        states: their number.
+        model: network in evaluation mode.
+        layer: layer with these features; None if they are the inputs.
+        features: features of `states` masked states per sample, sample by sample.
+        inputs: inputs of the samples.
+        states: number of masked states per sample.
     """
     if layer is None:
         return logits_of(call(model, features), len(features))
@@ -242,7 +242,7 @@ class _Reached(Exception):
 
 @contextmanager
 def hooked(module: nn.Module, hook: Any) -> Iterator[None]:
-    """Hold a forward hook on a module."""
+    """Context manager: keep a forward hook on a module."""
     handle = module.register_forward_hook(hook)
     try:
         yield

@@ -76,8 +76,8 @@ def first_relu(model: nn.Module, images: Tensor) -> str:
     """Return the name of the first ReLU that returns a feature map.
 
     Args:
-        model: in evaluation mode.
-        images: one or more.
+        model: network in evaluation mode.
+        images: one or more images.
 
     Raises:
         ValueError: if there is none, with the layers that can be masked.
@@ -174,7 +174,7 @@ def check_tokens(model: nn.Module, prompts: Sequence[Int[Tensor, " _"]]) -> None
 
 
 def _ordinary(value: Tensor) -> Tensor:
-    """Return a float32 copy on the CPU that is no inference tensor."""
+    """Return a float32 copy on the CPU that is not an inference tensor."""
     with torch.inference_mode(False):
         return torch.empty(value.shape).copy_(value.detach().clone())
 
@@ -183,7 +183,7 @@ def word_value(model: nn.Module, tokenizer: Any, masking: str = "mean") -> MaskV
     """Return the mask value of words by name; None if masked words are removed.
 
     Args:
-        model, tokenizer: of a language network.
+        model, tokenizer: language network and its tokenizer.
         masking: "mean", the mean embedding over the vocabulary; "remove"; or the text of one token,
             such as "_", for the embedding of this token.
 

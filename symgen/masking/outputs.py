@@ -89,9 +89,9 @@ def masked_outputs(
         target: (sample,) whole numbers: the class of each sample (a column of the logits), or the
             id of the next token. For a list of prompts also a list of lists: v is then of all
             these tokens, one after the other.
-        variables: of the same samples. Bit i of a state says whether variable i is present. For
-            functions, and modules whose inputs are masked, whole numbers (sample or 1, ...): the
-            variable of each input position, -1 for none.
+        variables: variables of the same samples. Bit i of a state says whether variable i is
+            present. For functions, and modules whose inputs are masked, whole numbers (sample or 1,
+            ...): the variable of each input position, -1 for none.
         mask_value: the value of masked variables, and its layer; or a function that makes it for
             the network. None removes words from a list of prompts. For variables that are numbers:
             a number (also NaN), tensor or array that broadcasts to one sample.
@@ -137,10 +137,10 @@ def extract(
         states: number of masked states to draw and run, for more variables than all 2^n states
             allow (see `sparsify_sampled`).
         noise, tol, few: see `sparsify`.
-        names: of the variables, one list for all samples or one per sample; by default the words
-            of a text's variables.
-        held_out: with `states`, number of further states that measure the error.
-        seed: with `states`, of their draw.
+        names: names of the variables, one list for all samples or one per sample; by default the
+            words of a text's variables.
+        held_out: number of further states that measure the error, only with `states`.
+        seed: seed of the draw of states, only with `states`.
 
     Returns:
         `Interactions`; with `states`, `SampledInteractions`.
@@ -180,7 +180,7 @@ def state_runner(
     """Return a runner of a classifier on any masked states of its samples, also with gradients.
 
     Args:
-        model: in evaluation mode.
+        model: network in evaluation mode.
         x, target, variables, mask_value: see `masked_outputs`.
     """
     given = unwrapped(model), x, _labels(target), variables, mask_value
@@ -219,7 +219,7 @@ def _outputs(
 
 
 def _count(x: Any, target: Any, variables: Variables) -> int:
-    """Return n, if samples, targets and variables are as many."""
+    """Return n; refuse unequal numbers of samples, targets and variables."""
     numbered = isinstance(variables, Tensor | np.ndarray)
     if not numbered and not isinstance(variables, ImageVariables | TextVariables):
         raise ValueError(
@@ -330,7 +330,7 @@ def _text_runner(
 
 
 def _ids_and_mask(model: nn.Module, x: Any, variables: TextVariables) -> tuple[Tensor, Tensor]:
-    """Return token ids and which of them are no padding."""
+    """Return token ids, and which of them are not padding."""
     named = x if isinstance(x, Mapping) else {"input_ids": x}
     ids, mask = named.get("input_ids"), named.get("attention_mask")
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point():

@@ -27,7 +27,7 @@ class Prompt:
     """A prompt, the text that follows it, and its input variables as character spans.
 
     Attributes:
-        text: of the prompt.
+        text: text of the prompt.
         target: the text that follows, with the space before it if there is one: ``" year"``.
         spans: (start, end) characters of each variable; see `word_spans`.
     """
@@ -65,7 +65,7 @@ class Prompt:
         """Return a prompt of your own.
 
         Args:
-            text: of the prompt.
+            text: text of the prompt.
             target: the text that may follow, including a space before it.
             phrases: words or phrases that become the variables, in the order of the text; by
                 default the last n content words.
@@ -150,7 +150,7 @@ def prompt_inputs(
 
     Args:
         prompts: all with the same number of variables.
-        tokenizer: of the model, a fast one.
+        tokenizer: fast tokenizer of the model.
         whole: take the whole target, not only its first token.
 
     Raises:

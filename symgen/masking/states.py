@@ -42,7 +42,7 @@ def log_odds(
     It is the target's logit minus the logsumexp of all others, in float32 or better.
 
     Args:
-        logits: of two or more outcomes, in any floating type.
+        logits: logits of two or more outcomes, in any floating type.
         target: 0..outcomes-1.
 
     Example:
@@ -63,18 +63,18 @@ class Runner:
     """Masks features by state, runs the part of a network above them, and computes v.
 
     Args:
-        model: in evaluation mode.
-        layer: that is masked; None for the input itself.
+        model: network in evaluation mode.
+        layer: layer that is masked; None for the input itself.
         inputs_of: returns the inputs of samples ``first`` to ``first + count - 1``.
         owners: (sample, ...) variable of each position of the feature, n for none. It has all axes
             of the feature; along those of length 1 all values are masked alike.
         n: variables per sample.
-        value: of masked positions, broadcast to the feature of one sample.
+        value: value of masked positions, broadcast to the feature of one sample.
         target: (sample,) outcomes.
         is_causal: whether logits of the last position count, and prompts run one at a time.
         whole_of: returns the same inputs, as they were given; they are not cut to any length.
-        most: masked states per forward pass, at most; None for what suits the device.
-        is_bounded: whether it may return probabilities or sigmoids, which are warned of.
+        most: upper limit on states per pass; None for the limit that suits the device.
+        is_bounded: whether it may return probabilities or sigmoids; triggers a warning.
     """
 
     def __init__(
@@ -204,10 +204,10 @@ def run_all(
     """Return v of all samples on some states, in float64 on the CPU, checked.
 
     Args:
-        runner: of the samples.
-        states: with the fully masked state 0 and the unmasked one.
+        runner: runner of the samples.
+        states: masked states, including the fully masked state 0 and the unmasked one.
         batch_size, progress: see `masked_outputs`.
-        tree: returns v of one sample on all states, with so many of them per forward pass.
+        tree: tree(sample, rows): v on all states, at most `rows` states per pass.
     """
     reproducible_gpu()
     samples, total = len(runner.target), len(states)
@@ -266,7 +266,7 @@ def check_all(
 ) -> None:
     """Compare v with a plain forward pass, and with masked states in another batch.
 
-    The error may be the noise of a split, 0.02 * |v[N] - v[0]|, and what rounding adds.
+    Differences up to the noise of a split, 0.02 * |v[N] - v[0]|, plus rounding are allowed.
 
     Raises:
         FloatingPointError: see `check_finite`.
@@ -318,7 +318,7 @@ def check_probabilities(logits: Float[Tensor, "sample outcome"], is_bounded: boo
     """Refuse probabilities instead of logits: v would be a different number.
 
     Args:
-        logits: of some samples.
+        logits: logits of some samples.
         is_bounded: whether the network may compute sigmoids.
 
     Raises:
@@ -346,7 +346,7 @@ def check_probabilities(logits: Float[Tensor, "sample outcome"], is_bounded: boo
 
 
 def check_outcomes(logits: Tensor, target: Tensor) -> None:
-    """Refuse labels that are no outcomes, and logits of the first sample that are not finite.
+    """Refuse labels out of range, and logits of the first sample that are not finite.
 
     Raises:
         ValueError: for a label outside 0..outcomes-1.

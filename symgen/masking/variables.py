@@ -53,7 +53,7 @@ class ImageVariables:
     def edges(self, size: int) -> list[int]:
         """Return the borders of the cells along a side of `size` pixels: grid + 1 numbers.
 
-        If the size is no multiple of the grid, cells differ by at most one pixel.
+        If the size is not a multiple of the grid, cells differ by at most one pixel.
 
         Raises:
             ValueError: for fewer pixels than cells.
@@ -102,7 +102,7 @@ def draw_patches(count: int, n: int = 10, grid: int = 5, seed: int = 0) -> Image
         count: number of samples. Sample i always gets the same patches, for every count.
         n: variables per sample, 1..grid*grid.
         grid: patches along each side of the image or feature map.
-        seed: of the draw.
+        seed: seed of the draw.
 
     Raises:
         ValueError: if the grid has fewer than n patches.
@@ -210,7 +210,7 @@ def draw_words(
         texts: sentences. The draw in text i does not depend on the other texts.
         tokenizer: a fast tokenizer, which reports character offsets.
         n: words drawn per text, in text order.
-        seed: of the draw.
+        seed: seed of the draw.
         max_length: tokens kept per text. Encode the texts with the same ``max_length``, with
             ``truncation=True`` and padding on the right.
 
@@ -218,7 +218,7 @@ def draw_words(
         The variables of the texts that have n content words, and the indices of these texts.
 
     Raises:
-        ValueError: if no text has n content words, or an entry is no text.
+        ValueError: if no text has n content words, or an entry is not a text.
     """
     check_texts(texts)
     kept, groups, words, lengths, most = [], [], [], [], 0
@@ -323,7 +323,7 @@ def check_texts(texts: Sequence) -> None:
     """Refuse anything but a sequence of texts.
 
     Raises:
-        ValueError: for a single text, or an entry that is no text.
+        ValueError: for a single text, or an entry that is not a text.
     """
     if isinstance(texts, str):
         raise ValueError(f"expected a list of texts, got one text: {texts[:40]!r}")

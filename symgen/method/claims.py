@@ -55,12 +55,12 @@ class Contrast:
 
     Attributes:
         label: what the number is, in words.
-        values: one per repetition; NaN is left out.
+        values: one number per repetition; NaN is left out.
         side: 1 if the claim says "above the margin", -1 for "below minus the margin", 0 for a
             control, which has no verdict.
         margin: how small an effect counts as none, in the unit of the values. A negative margin
             states by how much a quantity may move against the claim.
-        unit: of the values; empty for shares and counts.
+        unit: unit of the values; empty for shares and counts.
     """
 
     label: str
@@ -172,6 +172,7 @@ def _high_share(v: Tensor) -> Tensor:
 
 
 def _hit(v: Tensor, inter: Interactions) -> Tensor:
+    """Return on which masked states d equals v, to 1e-9 of the range of v."""
     spread = (v.amax(-1) - v.amin(-1)).clamp(min=1e-300)
     return (inter.predict() - v).abs() <= 1e-9 * spread[..., None]
 
@@ -188,6 +189,7 @@ def _means(function: Any, *cases: Any) -> np.ndarray:
 
 
 def _risen(table: pd.DataFrame, group: str, kind: str) -> pd.Series:
+    """Return the loss after a removal minus the loss before it, at the last checkpoint, by seed."""
     return last(table, f"removal_{group}_{kind}") - last(table, f"removal_{group}_nothing")
 
 
@@ -202,14 +204,14 @@ def _arms(table: pd.DataFrame, quantity: str, margin: float) -> list[Contrast]:
 
 
 def _shared(inter: Interactions, baselines: Effects) -> tuple[Tensor, Tensor]:
-    """Return mean order and uncancelled share of shared minus unshared effects, per prompt."""
+    """Return mean order and uncancelled share: shared minus unshared effects, per prompt."""
     kept = order_spectrum(inter, transfer(inter, baselines))
     rest = order_spectrum(inter) - kept
     return mean_order(kept) - mean_order(rest), uncancelled(kept) - uncancelled(rest)
 
 
 def _matched(inter: Interactions, baselines: Effects) -> tuple[Tensor, Tensor]:
-    """Return the same, each shared effect paired with an unshared one of about its strength."""
+    """Return the values of `_shared` for pairs of effects of similar strength, per prompt."""
     salient, shared = torch.stack(inter.salient(), -2), transfer(inter, baselines)
     shared, rows = torch.stack(shared, -2) > 0, []
     for effects, kept, both in zip(inter.effects, salient, shared, strict=True):
@@ -225,7 +227,7 @@ def _matched(inter: Interactions, baselines: Effects) -> tuple[Tensor, Tensor]:
 
 
 def _shares(k: int, label: str, side: int, margin: float, target: Any, baselines: Any) -> list:
-    """Return shared minus unshared as a contrast; matched and by chance as controls."""
+    """Return value k of `_shared` as a contrast; of `_matched` and relabelled words as controls."""
     label, backwards = f"{label}, shared minus unshared", range(target.n)[::-1]
     chance = [one.relabelled([*backwards]) for one in as_list(baselines)]
     main = Contrast(label, _shared(target, baselines)[k], side, margin)
@@ -234,17 +236,20 @@ def _shares(k: int, label: str, side: int, margin: float, target: Any, baselines
 
 
 def matching(outputs: Outputs, exact: Effects) -> list[Contrast]:
+    """Theorem 1 (Eq. 4): the share of masked states on which the logical model d equals v."""
     label = "share of masked states with d = v (to 1e-9 of the range of v)"
     return [Contrast(label, _means(_hit, outputs, exact), 1, 0.999)]
 
 
 def sparsity(inters: Effects, random: Effects) -> list[Contrast]:
+    """Section 2.1: the salient share of possible interactions, minus that of shuffled outputs."""
     ours, theirs = (_means(_salient_share, x) for x in (inters, random))
     label = "salient share of the possible interactions"
     return [Contrast(f"{label}, minus shuffled", ours - theirs, -1, SHARE), control(label, ours)]
 
 
 def low_orders(table: pd.DataFrame) -> list[Contrast]:
+    """Fig. 2: after training, H of orders 1 and 2 minus H of orders 6 to 10."""
     label, ahead = "H of orders 1-2 minus H of orders 6-10", _lead(table)
     main = Contrast(f"{label}, after training", ahead.iloc[:, -1], 1, SHARE)
     above = last(table, "excess_low") - last(table, "excess_rest")
@@ -254,7 +259,7 @@ def low_orders(table: pd.DataFrame) -> list[Contrast]:
 
 
 def pair_low_orders(target: Interactions, baselines: Effects) -> list[Contrast]:
-    """Return the same contrasts per sample, for two networks that are not trained again."""
+    """The rule `low_orders` per sample, for two networks trained once."""
     g = transfer(target, baselines)
     low, high = (generalization_power(target, g, x) for x in (LOW_ORDERS, HIGH_ORDERS))
     main = Contrast("H of orders 1-2 minus H of orders 6-10, after training", low - high, 1, SHARE)
@@ -263,15 +268,18 @@ def pair_low_orders(target: Interactions, baselines: Effects) -> list[Contrast]:
 
 
 def count(table: pd.DataFrame) -> list[Contrast]:
+    """Finding 1: N falls, then rises (Eq. 9, 10)."""
     return _turn(table, "N", -1, COUNT, "of the mean N", curves(table, "N").mean(axis=1))
 
 
 def power(table: pd.DataFrame) -> list[Contrast]:
+    """Finding 2: H rises, then falls (Eq. 8)."""
     above = [control(f"above chance: {c.label}", c.values) for c in _turn(table, "excess", 1, 0)]
     return _turn(table, "H", 1, SHARE) + above + _nulls(table)
 
 
 def gap(table: pd.DataFrame) -> list[Contrast]:
+    """Finding 3: while H falls after its peak, the loss gap widens."""
     _, widens = _moves(table, "gap", by="H")
     wider = Contrast("loss gap, peak of H to last checkpoint", widens, 1, NATS, "nats")
     final = control("loss gap, last checkpoint", last(table, "gap"), "nats")
@@ -279,6 +287,7 @@ def gap(table: pd.DataFrame) -> list[Contrast]:
 
 
 def untrained_orders(table: pd.DataFrame) -> list[Contrast]:
+    """Section 3.1: before training, strength of middle orders minus low, and minus high orders."""
     low, middle, high = (_first(table, f"orders_{k}") for k in ("low", "middle", "high"))
     rest = control("share of strength that is left after cancelling", _first(table, "uncancelled"))
     label = "strength of middle orders minus that of"
@@ -287,22 +296,26 @@ def untrained_orders(table: pd.DataFrame) -> list[Contrast]:
 
 
 def untrained_transfer(table: pd.DataFrame) -> list[Contrast]:
+    """Section 3.1: before training, H minus 1/2."""
     first, chance = (_first(table, name) for name in ("H", "chance"))
     main = Contrast("H before training, minus 1/2", first - 0.5, -1, SHARE)
     return [main, control("H before training, minus chance", first - chance)]
 
 
 def phase_1(table: pd.DataFrame) -> list[Contrast]:
+    """Section 3.1: the mean order falls until H peaks."""
     falls, _ = _moves(table, "mean_order", by="H")
     return [Contrast("mean order, first checkpoint to peak of H", falls, -1, ORDER)]
 
 
 def phase_2(table: pd.DataFrame) -> list[Contrast]:
+    """Section 3.1: the mean order rises after the peak of H."""
     _, rises = _moves(table, "mean_order", by="H")
     return [Contrast("mean order, peak of H to last checkpoint", rises, 1, ORDER)]
 
 
 def phase_3(table: pd.DataFrame) -> list[Contrast]:
+    """Section 3.1, App. I: after t2, non-generalizable strength grows, and more than the other."""
     grown, other = (since_t2(table, name) for name in ("non_generalizable", "generalizable"))
     label, unit = "non-generalizable strength, t2 to last checkpoint", "log odds"
     more = Contrast("the same, minus generalizable strength", grown - other, 1, ODDS, unit)
@@ -310,6 +323,7 @@ def phase_3(table: pd.DataFrame) -> list[Contrast]:
 
 
 def removal_gap(table: pd.DataFrame) -> list[Contrast]:
+    """Fig. 4 (Eq. 12): the share of the loss gap that the removal closes."""
     label, closed = "share of the loss gap that closes", closure(table)
     words = {"random": "random removal", "permuted": "removal by permuted G", "shrunk": "shrinking"}
     others = {words[k]: closure(table, minus=k) for k in words}
@@ -318,18 +332,21 @@ def removal_gap(table: pd.DataFrame) -> list[Contrast]:
 
 
 def removal_train(table: pd.DataFrame) -> list[Contrast]:
+    """Fig. 4 (Eq. 12): the removal raises the training loss."""
     rise, other = (_risen(table, "train", kind) for kind in (REMOVED, "random"))
     main = Contrast("rise of the training loss by removal", rise, 1, NATS, "nats")
     return [main, control("rise of the training loss by random removal", other, "nats")]
 
 
 def removal_test(table: pd.DataFrame) -> list[Contrast]:
+    """Fig. 4 (Eq. 12): the removal does not raise the test loss."""
     rise, other = (_risen(table, "test", kind) for kind in (REMOVED, "random"))
     main = Contrast("rise of the test loss by removal", rise, -1, -NATS, "nats")
     return [main, control("rise of the test loss by random removal", other, "nats")]
 
 
 def llm_low_orders(target: Interactions, baselines: Effects) -> list[Contrast]:
+    """Fig. 11, App. O: the share of orders 1 and 2 in generalizable strength, minus 1/2."""
     g, orders = transfer(target, baselines), (LOW_ORDERS, REST_ORDERS)
     by_order = order_spectrum(target, g).abs().sum(-2)
     share = by_order[..., LOW_ORDERS].sum(-1) / by_order.sum(-1) - 0.5
@@ -339,14 +356,17 @@ def llm_low_orders(target: Interactions, baselines: Effects) -> list[Contrast]:
 
 
 def shared_orders(target: Interactions, baselines: Effects) -> list[Contrast]:
+    """arXiv 2606.08129: the mean order of shared minus unshared interactions."""
     return _shares(0, "mean order", -1, ORDER, target, baselines)
 
 
 def shared_signs(target: Interactions, baselines: Effects) -> list[Contrast]:
+    """arXiv 2606.08129: the share of strength left after cancelling, shared minus unshared."""
     return _shares(1, "share left after cancelling", 1, SHARE, target, baselines)
 
 
 def sft_orders(table: pd.DataFrame) -> list[Contrast]:
+    """Fig. 12, App. P: in fine-tuning, strength of low orders grows, and of high orders shrinks."""
     groups = {"low": ("orders 1-2", 1), "high": ("orders from 6 on", -1), "middle": ("3-5", 0)}
     label, names = "change of salient strength", [f"strength_{k}" for k in groups]
     changes = [last(table, k) - _first(table, k) for k in names]
@@ -355,18 +375,21 @@ def sft_orders(table: pd.DataFrame) -> list[Contrast]:
 
 
 def sft_share(table: pd.DataFrame) -> list[Contrast]:
+    """App. P: H after fine-tuning minus H before."""
     power, above = (last(table, k) - _first(table, k) for k in ("H", "excess"))
     main = Contrast("change of H by tuning", power, 1, SHARE)
     return [main, control("change of H above chance", above)]
 
 
 def sft_phase(table: pd.DataFrame) -> list[Contrast]:
+    """App. P: H at the last checkpoint of fine-tuning, minus its peak before."""
     _, rises = _moves(table, "H")
     label = "H at the last checkpoint, minus its peak between first and last"
     return [Contrast(label, rises, 1, SHARE)]
 
 
 def sft_noise(table: pd.DataFrame) -> list[Contrast]:
+    """arXiv 2605.17967: unshared strength falls, and by more than shared strength grows."""
     names, odds = ("non_generalizable", "generalizable", "mean_order"), "log odds"
     lost, gained, order = (_moves(table, name, -1, names[0])[0] for name in names)
     main = Contrast("unshared strength, first checkpoint to lowest", lost, -1, ODDS, odds)
@@ -375,6 +398,7 @@ def sft_noise(table: pd.DataFrame) -> list[Contrast]:
 
 
 def sft_short(table: pd.DataFrame) -> list[Contrast]:
+    """arXiv 2605.17967: unshared strength is lowest before half of the steps, then grows."""
     share = curves(table, "non_generalizable").idxmin(axis=1) / table["step"].max() - 0.5
     main = Contrast("share of steps to lowest unshared strength, minus 1/2", share, -1, SHARE)
     names = ("non_generalizable", "test_loss")
@@ -384,12 +408,14 @@ def sft_short(table: pd.DataFrame) -> list[Contrast]:
 
 
 def condition_1(outputs: Outputs) -> list[Contrast]:
+    """Condition 1 (App. B): strength share above order n/2, minus that of shuffled outputs."""
     ours, theirs = (_means(_high_share, x) for x in (outputs, map(shuffled, outputs)))
     label = "share of strength above order n/2"
     return [Contrast(f"{label}, minus shuffled", ours - theirs, -1, SHARE), control(label, ours)]
 
 
 def condition_2(outputs: Outputs) -> list[Contrast]:
+    """Condition 2 (App. B): the share of samples whose mean output never falls, minus 1/2."""
     label, random = "share of samples whose mean output never falls", map(shuffled, outputs)
     ours, theirs = (_means(lambda v: never_falls(average_output(v)), x) for x in (outputs, random))
     main = Contrast(f"{label}, minus 1/2", ours - 0.5, 1, SHARE)
@@ -397,6 +423,7 @@ def condition_2(outputs: Outputs) -> list[Contrast]:
 
 
 def condition_3(outputs: Outputs) -> list[Contrast]:
+    """Condition 3 (App. B): the median of the smallest p lies between 0.9 and 1.2."""
     p = [smallest_exponent(average_output(v)).where(v[..., -1] > v[..., 0], 0) for v in outputs]
     middle = np.array([float(x.where(x != 0, torch.nan).nanmedian()) for x in p])
     ends = [Contrast(f"median p, minus {x}", middle - x, s) for x, s in ((0.9, 1), (1.2, -1))]
@@ -404,6 +431,7 @@ def condition_3(outputs: Outputs) -> list[Contrast]:
 
 
 def baselines_two(power: pd.DataFrame, chance: pd.DataFrame) -> list[Contrast]:
+    """Fig. 5, App. C: the gain of H by the second baseline, alone and minus that by all further."""
     above, most = power - chance, power.columns[-1]
     second, further = above[2] - above[1], above[most] - above[2]
     main = Contrast("H above chance gained by the second baseline", second, 1, SHARE)
@@ -412,11 +440,13 @@ def baselines_two(power: pd.DataFrame, chance: pd.DataFrame) -> list[Contrast]:
 
 
 def similarity_strict(table: pd.DataFrame) -> list[Contrast]:
+    """Fig. 10, App. M: H by the continuous metric minus H by the binary one."""
     change = last(table, "H_similarity") - last(table, "H")
     return [Contrast("H by the continuous metric, minus H", change, -1, SHARE)]
 
 
 def similarity_shape(binary: Outputs, continuous: Outputs, rest: Outputs) -> list[Contrast]:
+    """Fig. 10, App. M: the metrics' spectra are closer to each other than to the rest."""
     rows = [*zip(binary, continuous, rest, strict=True)]
     near, far = (np.array([_distance(row[0], row[k]) for row in rows]) for k in (1, 2))
     label = "distance of the two metrics' spectra"
@@ -425,6 +455,7 @@ def similarity_shape(binary: Outputs, continuous: Outputs, rest: Outputs) -> lis
 
 
 def cross_validation(table: pd.DataFrame) -> list[Contrast]:
+    """Table 1, App. N: Jaccard similarity of the spectra shared with B and with C, minus chance."""
     agree, label = table["jaccard"], "Jaccard similarity of B and C"
     main = Contrast(f"{label}, minus chance", agree - table["chance"], 1, SHARE)
     other = control(f"{label}, minus that with B untrained", agree - table["untrained"])
@@ -432,8 +463,10 @@ def cross_validation(table: pd.DataFrame) -> list[Contrast]:
 
 
 def penalty_power(table: pd.DataFrame) -> list[Contrast]:
+    """App. K: H with the penalty, minus H of plain trainings."""
     return _arms(table, "H", SHARE)
 
 
 def penalty_accuracy(table: pd.DataFrame) -> list[Contrast]:
+    """App. K: test accuracy with the penalty, minus that of plain trainings."""
     return _arms(table, "test_accuracy", ACCURACY)

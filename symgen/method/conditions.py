@@ -16,8 +16,8 @@ def strength_above(effects: Float[Tensor, "*batch state"]) -> Float[Tensor, "*ba
     """Return the share of strength at orders above M, for M = 0..n (Condition 1).
 
     Args:
-        effects: AND or OR effects, or the sum of both magnitudes. Entry 0 is no interaction, so it
-            does not count.
+        effects: AND or OR effects, or the sum of both magnitudes. Entry 0 is not an interaction, so
+            it does not count.
 
     Returns:
         Shape (..., n + 1): 1 at M = 0 and 0 at M = n; NaN for a sample without effects.
@@ -68,11 +68,11 @@ def never_falls(u: Float[Tensor, "*batch order"]) -> Float[Tensor, "*batch"]:
 def smallest_exponent(u: Float[Tensor, "*batch order"]) -> Float[Tensor, "*batch"]:
     """Return the smallest p with u(m') >= (m'/m)^p u(m) for all m' <= m (Condition 3).
 
-    A positive u(m) needs a large enough p, and no p is enough if u(m') <= 0. Negative u(m) and
-    u(m') need a small enough p.
+    A positive u(m) bounds p from below, and no p is enough if u(m') <= 0. Negative u(m) and
+    u(m') bound p from above.
 
     Args:
-        u: from `average_output`.
+        u: result of `average_output`.
 
     Returns:
         p per sample; NaN if there is none; 0 if every small enough p will do.
@@ -105,7 +105,7 @@ def shuffled(v: Float[Tensor, "*batch state"], seed: int = 0) -> Float[Tensor, "
 
     Args:
         v: outputs on all masked states.
-        seed: of the draw, which differs between samples.
+        seed: seed of the draw, which differs between samples.
     """
     keys = torch.rand(v.shape, generator=torch.Generator().manual_seed(seed))
     keys[..., 0], keys[..., -1] = -1.0, 2.0

@@ -42,22 +42,22 @@ class LanguageStudy:
     interrupted run continues where it stopped.
 
     Attributes:
-        dataset: of the texts; see `split_texts`.
+        dataset: data set of the texts; see `split_texts`.
         model, baseline: "tiny-llama" or a hub id such as "google/gemma-3-270m"; see
             `open_language_model`.
         train_size: texts that a "tiny-llama" learns from; None means all of its part.
         vocabularies: whole words in the tokenizers of "tiny-llama", of model and baseline.
         width, layers, length, tail, epochs, learning_rate, dtype, device_map: see
             `open_language_model`.
-        samples, n, probability: of the prompts that are drawn; see `draw_prompts`.
+        samples, n, probability: settings of the prompts that are drawn; see `draw_prompts`.
         masking: replacement of masked words; see `word_value`.
         noise, tol: see `sparsify`.
-        seed: of the model's weights (the baseline has seed + 1), of the tuning and of the draws.
+        seed: seed of the model's weights (baseline: seed + 1), of the tuning and of the draws.
         tune_dataset: texts of a new domain to tune the model on; or a set of instructions.
         instructions: whether it is such a set; see `load_instructions`.
         tune_size: texts to tune on. A twin is tuned on as many other texts of the same domain.
-        tune_epochs, tune_rate, batch_size, lora, mixed_precision, checkpoints: of the tuning; see
-            `train_causal_lm`.
+        tune_epochs, tune_rate, batch_size, lora, mixed_precision, checkpoints: settings of the
+            tuning; see `train_causal_lm`.
     """
 
     dataset: str = "planted-facts"
@@ -148,8 +148,8 @@ class LanguageStudy:
         """Return v of a model on all masked prompts, each stored in the cache.
 
         Args:
-            model: such as one of `models`.
-            prompts: by default those of the study.
+            model: language model, such as one of `models`.
+            prompts: prompts to run; by default those of the study.
             masking: replacement of masked words; by default that of the study.
         """
         return self._outputs(model.key, lambda: model, prompts, masking)
@@ -235,7 +235,7 @@ class LanguageStudy:
 
         Args:
             run: one of `tunings`.
-            step: of the checkpoint; 0 is the model before tuning, -1 is the last.
+            step: step of the checkpoint; 0 is the model before tuning, -1 is the last.
         """
         load = functools.cache(lambda: LanguageModel.at(run, step))
         v = self._outputs(run.key(step), load, self.tuned_prompts, "")
@@ -248,8 +248,9 @@ def measure_tuning(
     """Tune a language model with several seeds and measure it at every checkpoint (App. P).
 
     Args:
-        study: with a domain to tune on.
-        seeds: how many tunings, with seeds 10 apart; or the seeds; None means `study.seed` alone.
+        study: study with a domain to tune on.
+        seeds: how many tunings, with seeds 10 apart; or the seeds themselves; None
+            means `study.seed` alone.
         workers: see `measure`.
 
     Returns:

@@ -70,17 +70,17 @@ class Penalty(Term):
 
     Args:
         inputs: training samples to penalize on, with x and y.
-        variables: of these samples, m each; 2^m masked states run per sample.
+        variables: variables of these samples, m each; 2^m masked states run per sample.
         baselines: interactions of one or more baseline networks on the same samples.
-        masked: for images the layer at which they are masked by their mean; see `mean_feature`. For
-            texts the id of the mask token.
+        masked: for images, the layer that is masked by its mean feature; see `mean_feature`. For
+            texts, the id of the mask token.
         strength: lambda, in nats.
-        samples: how many are drawn per step; they are neighbours among the inputs.
-        every: the term is added at every so many steps, and is so many times as strong then.
+        samples: number of samples drawn per step; they are neighbours among the inputs.
+        every: the term is added every `every` steps, scaled by `every`.
         states: masked states per sample that gradients go through; 2^m or more takes all.
         random: whether to penalize as much strength of random interactions, as a control.
         noise, tol: see `sparsify`.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Raises:
         ValueError: for numbers out of range, or baselines on other samples.
@@ -204,7 +204,7 @@ def slopes(
 
     Args:
         inter: interactions.
-        weights: of AND and of OR.
+        weights: weights of AND and of OR effects.
 
     Example:
         >>> v = torch.tensor([[0.0, 0.0, 0.0, 2.0]])  # one AND of two variables
@@ -235,7 +235,7 @@ def drawn_states(
     States are drawn in proportion to the size of their slopes (systematic sampling).
 
     Args:
-        slope: on every masked state.
+        slope: slope on every masked state.
         count: how many to draw; at least as many as there are states takes all with a slope.
         chance: generator of the draw.
 
@@ -265,7 +265,7 @@ def penalty_of(
     """Return the penalty of a study, whose first baseline decides what generalizes.
 
     Args:
-        study: with at least one baseline network.
+        study: study with at least one baseline network.
         strength: lambda, in nats.
         m: variables of the samples that are penalized.
         pool: number of training samples to draw them from.
@@ -294,7 +294,8 @@ def measure_penalty(
         study: what is trained, and how H is measured.
         strengths, decays: values that are tried; the same number of each, so that both are tuned
             alike.
-        seeds: how many trainings of each arm, with seeds 10 apart after the tuning seed; or these.
+        seeds: how many trainings of each arm, with seeds 10 apart after the tuning seed; or
+            the seeds themselves.
         m, pool, penalized, every: see `penalty_of`.
         workers: see `measure`.
 
@@ -307,8 +308,8 @@ def measure_penalty(
     """
     if not len(strengths) == len(decays) > 0:
         raise ValueError(
-            f"{len(strengths)} strengths and {len(decays)} decays; expected as many of each, at "
-            "least 1, so that both are tuned alike"
+            f"{len(strengths)} strengths and {len(decays)} decays; expected the same number of "
+            "each, at least one, so that both are tuned alike"
         )
     study = study.changed(baselines=3, split=None).check()
     options = {"m": m, "pool": pool, "penalized": penalized, "every": every}

@@ -37,7 +37,10 @@ def study_id(settings: Mapping[str, Any], kind: str = "measure") -> str:
 
 
 def is_public(settings: Mapping[str, Any]) -> bool:
-    """Return False for a reader's data or network, which may change under the same name."""
+    """Return whether a training may be stored: False for a reader's own data or network.
+
+    These may change under the same name.
+    """
     return not Path(settings["dataset"]).exists() and ":" not in settings["network"]
 
 
@@ -62,9 +65,9 @@ def read_measured(
     """Return the stored rows of some trainings of a study, None for each that is not stored.
 
     Args:
-        settings: of the study, `Study.settings`.
-        seeds: of the trainings.
-        kind: of the result; its number in `VERSION` must match.
+        settings: settings of the study, `Study.settings`.
+        seeds: seeds of the trainings.
+        kind: kind of result; its number in `VERSION` must match.
         select: returns the rows that are asked for, or None if some are missing.
     """
     name, index = study_id(settings, kind), read_index()
@@ -89,10 +92,10 @@ def append_measured(
     seed is replaced. Trainings on data or networks of a reader are never stored.
 
     Args:
-        settings: of the study, `Study.settings`.
-        table: of the training, with a column seed.
-        seconds: that it took; NaN if unknown.
-        kind: of the result.
+        settings: settings of the study, `Study.settings`.
+        table: rows of the training, with a column seed.
+        seconds: duration of the training; NaN if unknown.
+        kind: kind of result.
     """
     commit = os.environ.get("SYMGEN_RECORD")
     if not commit or not is_public(settings):

@@ -49,7 +49,7 @@ def random_share(inter: Interactions, g: Share, seed: int = 0) -> Share:
 
     Args:
         inter, g: interactions and their transfer.
-        seed: of the draw.
+        seed: seed of the draw.
     """
     size = (inter.effects.abs() * torch.stack(inter.salient(), -2)).flatten(-2).cpu()
     lost = (size * (1 - torch.stack(g, -2).flatten(-2).cpu())).sum(-1, keepdim=True)
@@ -68,7 +68,7 @@ def permuted_share(inter: Interactions, g: Share, seed: int = 0) -> Share:
 
     Args:
         inter, g: interactions and their transfer.
-        seed: of the draw.
+        seed: seed of the draw.
     """
     salient = torch.stack(inter.salient(), -2).flatten(-2).cpu()
     share = torch.stack(g, -2).flatten(-2).cpu()
@@ -88,7 +88,7 @@ def shrinkage(before: Float[Tensor, " sample"], after: Float[Tensor, " sample"])
         after: v whose mean cross-entropy is to be met.
 
     Returns:
-        1 if the loss did not rise. If no factor meets it, the end (0 or 1) that comes closer. NaN
+        1 if the loss did not rise. If no factor meets it, whichever of 0 and 1 comes closer. NaN
         if an output is NaN.
 
     Example:
@@ -118,8 +118,8 @@ def removal_losses(
 
     Args:
         train, test: interactions and their transfer, of training samples and of test samples.
-        seed: of the first draw of a control.
-        draws: of each control; seeds are seed, seed + 1, ...
+        seed: seed of the first draw of a control.
+        draws: number of draws of each control; seeds are seed, seed + 1, ...
 
     Returns:
         "removal_<train|test>_<kind>": mean cross-entropy (nats), and
@@ -171,7 +171,7 @@ def closure(table: pd.DataFrame, removed: str = REMOVED, minus: str = "nothing")
     the values is the ratio and their t interval is that of the ratio.
 
     Args:
-        table: from `measure`.
+        table: table of `measure`.
         removed: one of `REMOVALS`.
         minus: another removal, whose share is subtracted.
 

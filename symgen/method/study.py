@@ -40,7 +40,7 @@ SAMPLING = {"samples", "n", "grid", "layer", "noise", "tol", "dtype"}
 
 
 def chosen(parameters: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the parameters with these names; others belong to somebody else.
+    """Return the parameters with these names; others are ignored.
 
     Raises:
         ValueError: for a name that is almost one of these, which is probably misspelled.
@@ -68,19 +68,19 @@ class Study:
     Attributes:
         dataset, network: names; see `load_dataset` and `build_network`.
         train_size, label_noise: see `load_dataset`.
-        options: of the architecture, such as ``{"width": 32}``; see `build_network`.
+        options: options of the architecture, such as ``{"width": 32}``; see `build_network`.
         baselines: number of baseline networks, each trained on its own part of the data (App. C
             takes 2); 0 trains the target alone.
         split: see `load_dataset`; by default halves, or as many parts as there are networks.
         samples: number of samples to look at.
         n: number of variables per sample.
         grid: cells along each side of an image.
-        layer: at which images are masked; "input" for the images themselves.
+        layer: layer at which images are masked; "input" for the images themselves.
         noise, tol: see `sparsify`.
-        seed: of the split, of the target's weights (baseline k = 1, 2, ... has seed + k), of the
-            samples and of the variables.
+        seed: seed of the split, of the target's weights (baseline k = 1, 2, ... has seed + k), of
+            the samples and of the variables.
         training: how the networks are trained.
-        dtype: of the networks while masked samples run through them, such as "bfloat16"; None
+        dtype: dtype of the networks while masked samples run through them, such as "bfloat16"; None
             keeps that of their weights.
 
     Example:
@@ -111,8 +111,8 @@ class Study:
         """Return the study that a chapter's parameters describe, with some changes.
 
         Args:
-            parameters: of a chapter. Those that neither a study nor a `TrainingConfig` has are
-                ignored, unless they look misspelled.
+            parameters: parameters of a chapter. Those that neither a study nor a `TrainingConfig`
+                has are ignored, unless they look misspelled.
             **changes: each must be a setting of a study or of its training.
 
         Raises:
@@ -191,7 +191,7 @@ class Study:
         return ["target", *(f"baseline{k}" for k in range(1, self.baselines + 1))]
 
     def check(self) -> "Study":
-        """Open the data, deal all parts, build the network and draw the samples; train nothing.
+        """Open the data, split it into parts, build the network, draw samples; train nothing.
 
         Returns:
             The same study.
@@ -214,8 +214,8 @@ class Study:
         """Train network k (0 is the target) or read it from the cache.
 
         Args:
-            k: its number.
-            **changes: of `train`, such as ``term`` or a setting of the training.
+            k: number of the network.
+            **changes: changed arguments of `train`, such as ``term`` or a setting of the training.
         """
         return train(
             self.network, self.data, self.names[k], self.training, seed=self.seed + k,
@@ -272,8 +272,8 @@ class Study:
         """Return the value that replaces masked variables of a network.
 
         Args:
-            model: for this data set.
-            part: of the data; its images give the mean feature.
+            model: network for this data set.
+            part: part of the data; its images give the mean feature.
         """
         if self.data.kind == "text":
             return token_embedding(model, self.masked)
@@ -292,9 +292,9 @@ class Study:
         Args:
             run: a training, such as one of `runs`, your own `Checkpoints`, or a
                 `PretrainedNetwork`.
-            step: of the checkpoint; -1 is the last.
-            part: of the data.
-            classes: whose output v is, one per drawn sample; by default the true classes.
+            step: step of the checkpoint; -1 is the last.
+            part: part of the data.
+            classes: classes whose output v is, one per drawn sample; by default the true classes.
             rows: which of the drawn samples, such as a boolean tensor; by default all.
         """
         samples, variables = self.drawn(part)
@@ -338,7 +338,7 @@ def split(
     Args:
         v: outputs on all masked states.
         noise, tol, few: see `sparsify`.
-        names: of the variables; see `Interactions`.
+        names: names of the variables; see `Interactions`.
     """
     where = device() if v.shape[-1] <= 2**GPU_LAST else v.device
 

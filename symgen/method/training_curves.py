@@ -52,12 +52,12 @@ def measure(
     side in processes of joblib, or on the cluster of a surrounding `joblib.parallel_config`.
 
     Args:
-        study: with at least one baseline network.
+        study: study with at least one baseline network.
         seeds: how many trainings, with seeds 10 apart from `study.seed` on; or the seeds
             themselves; None means `study.seed` alone.
-        nulls: whether to add H with untrained baselines ("untrained") and with baselines asked for
-            another class ("other_class"); at the last checkpoint also untrained_low and
-            untrained_rest, for orders 1-2 and from 3 on.
+        nulls: whether to add H with untrained baselines ("untrained") and with baselines whose
+            output is that of another class ("other_class"); at the last checkpoint also
+            untrained_low and untrained_rest, for orders 1-2 and from 3 on.
         workers: processes, or jobs on that cluster; by default as many as there are cores for
             torch's number of threads, and 1 on a GPU.
 
@@ -118,10 +118,10 @@ def side_by_side(
     """Yield the results of a function for several cases, run in several processes.
 
     Args:
-        function: at the top level of a module.
+        function: function at the top level of a module.
         cases: its arguments, one tuple per call.
         workers: see `measure`.
-        title: of the progress bar.
+        title: title of the progress bar.
 
     Raises:
         OutOfTime: between two results, after the time in the variable SYMGEN_UNTIL (seconds since
@@ -152,7 +152,7 @@ def kept(
 
     Args:
         kind, key: see `cached`.
-        study, arguments: of the function.
+        study, arguments: arguments of the function.
         function: returns tensors by name.
 
     Returns:
@@ -183,7 +183,7 @@ def tidy(seed: int, values: dict[str, Tensor]) -> pd.DataFrame:
     """Return tensors as rows of the table of `measure`.
 
     Args:
-        seed: of the training.
+        seed: seed of the training.
         values: "steps", and by quantity a tensor: (checkpoint), (checkpoint, sign, order) for names
             that begin with "spectrum", (order) for "gap_...", or () for the last checkpoint alone.
     """
@@ -219,6 +219,7 @@ def along(run: TrainingRun, names: Sequence[str], rows: Sequence[dict]) -> dict[
 
 
 def _main(study: Study) -> dict[str, Tensor]:
+    """Return the quantities of `measure` by name, without those of `nulls`."""
     run, *others = study.check().runs
     baselines = [study.interactions(one) for one in others]
     path = [study.interactions(run, step) for step in run.steps]
@@ -240,6 +241,7 @@ def _main(study: Study) -> dict[str, Tensor]:
 
 
 def _nulls(study: Study) -> dict[str, Tensor]:
+    """Return H with untrained baselines, and with baselines for another class, by name."""
     run, *others = study.check().runs
     wrong = (study.drawn()[0].y + 1) % len(study.data.classes)
     nulls = {
@@ -331,8 +333,8 @@ def summary(table: pd.DataFrame, quantities: Sequence[str]) -> pd.DataFrame:
     """Return means over trainings with 95 % t intervals.
 
     Args:
-        table: from `measure`.
-        quantities: that are kept.
+        table: table of `measure`.
+        quantities: quantities to keep.
 
     Returns:
         Columns step, quantity, mean, low, high; also order and sign if a quantity has them.
@@ -351,8 +353,8 @@ def peak(table: pd.DataFrame, quantity: str, side: int = 1, by: str | None = Non
     *other* trainings is most extreme. So no training is flattered by picking its own extreme.
 
     Args:
-        table: from `measure`.
-        quantity: to return.
+        table: table of `measure`.
+        quantity: quantity to return.
         side: 1 for the largest value, -1 for the lowest.
         by: quantity whose extreme is picked; by default the same.
 
@@ -398,8 +400,8 @@ def phases(
     as much. No boundary is forced: there is no t1 if H is largest at the first or last checkpoint.
 
     Args:
-        steps: of the checkpoints, ascending.
-        power: H at each; NaN is skipped.
+        steps: steps of the checkpoints, ascending.
+        power: H at each step; NaN is skipped.
         strength_gen, strength_non: salient strength of generalizable and of non-generalizable
             interactions at each.
         r: ratio of the two gains that ends the second phase, > 0. The paper gives no value.

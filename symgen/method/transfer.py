@@ -154,7 +154,7 @@ def generalization_power(
     Args:
         inter: interactions.
         g: their transfer.
-        orders: that count, such as `LOW_ORDERS` or `HIGH_ORDERS`; None means all.
+        orders: orders that count, such as `LOW_ORDERS` or `HIGH_ORDERS`; None means all.
         tau, relative_to: saliency; see `Interactions.salient`.
 
     Returns:
@@ -188,9 +188,9 @@ def chance_level(
 
     Args:
         target, baselines, tau, metric, relative_to: as in `transfer`.
-        orders: as in `generalization_power`.
+        orders: see `generalization_power`.
         draws: number of relabellings, at least 1. All baselines are relabelled alike.
-        seed: of the relabellings.
+        seed: seed of the relabellings.
     """
     if draws < 1:
         raise ValueError(f"draws is {draws}; expected at least 1")
@@ -242,7 +242,7 @@ def jaccard(
     """Return the overlap of two spectra: sum of minima divided by sum of maxima (App. N).
 
     Args:
-        spectrum_b, spectrum_c: from `order_spectrum`; only magnitudes count.
+        spectrum_b, spectrum_c: results of `order_spectrum`; only magnitudes count.
 
     Returns:
         A share in [0, 1]; NaN for two empty spectra.
@@ -305,7 +305,7 @@ def checkpoint_values(
 
     Args:
         inter: interactions of the network, shape (sample, 2**n).
-        baselines: of one or more baseline networks.
+        baselines: interactions of one or more baseline networks.
     """
     g, spectrum = transfer(inter, baselines), order_spectrum(inter)
     kept = order_spectrum(inter, g)

@@ -145,7 +145,7 @@ class Logits(nn.Module):
     """A classifier of `transformers` whose forward returns plain logits.
 
     Args:
-        model: such as ``BertForSequenceClassification``, or an image classifier.
+        model: classifier, such as ``BertForSequenceClassification``, or an image classifier.
     """
 
     def __init__(self, model: nn.Module):
@@ -157,7 +157,7 @@ class Logits(nn.Module):
 
         Args:
             x: images; or input_ids (sample, token); or a mapping of `inputs`.
-            **inputs: of the model: input_ids or inputs_embeds, and attention_mask.
+            **inputs: inputs of the model: input_ids or inputs_embeds, and attention_mask.
         """
         if x is not None:
             name = "pixel_values" if getattr(x, "ndim", 2) == 4 else "input_ids"

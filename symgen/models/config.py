@@ -37,7 +37,7 @@ class TrainingConfig:
             of an untrained network are arbitrary.
         evaluation_size: number of training samples, and of test samples, that records are
             measured on; the same ones at every checkpoint.
-        seed: of the initial weights, the order of samples, augmentation and dropout.
+        seed: seed of the initial weights, the order of samples, augmentation and dropout.
 
     Raises:
         ValueError: for an unknown name or impossible value.

@@ -80,7 +80,7 @@ class LanguageModel:
         """Return v (log odds, Eq. 1) on all masked states of some prompts.
 
         Args:
-            prompts: with the same number of variables each.
+            prompts: prompts with the same number of variables each.
             masking: see `word_value`.
             whole: whether v is that of the whole target, the sum of the log probabilities of its
                 tokens, instead of that of its first token.
@@ -109,8 +109,8 @@ def open_language_model(
 
     Args:
         name: "tiny-llama" to train one here, or a name for `load_causal_lm`.
-        texts, test: to train and to evaluate on, for "tiny-llama".
-        words: of the tokenizer; see `train_tokenizer`.
+        texts, test: texts to train and to evaluate on, for "tiny-llama".
+        words: number of words of the tokenizer; see `train_tokenizer`.
         width, layers, seed: see `tiny_llama`.
         length, tail: see `pieces_of`.
         epochs, learning_rate: see `train_causal_lm`.
@@ -172,9 +172,9 @@ def tiny_llama(vocabulary: int, width: int = 64, layers: int = 2, seed: int = 0)
 
     Args:
         vocabulary: number of tokens.
-        width: of the residual stream, a multiple of 16; heads are 16 wide.
+        width: width of the residual stream, a multiple of 16; heads are 16 wide.
         layers: number of blocks.
-        seed: of the weights.
+        seed: seed of the weights.
     """
     transformers = import_transformers()
     config = transformers.LlamaConfig(
@@ -209,14 +209,14 @@ def train_causal_lm(
 
     Args:
         model: the model before training; it is not changed.
-        tokenizer: of the model.
-        pieces: to train on, from `pieces_of` or `instructions_of`.
-        test: to evaluate on.
+        tokenizer: tokenizer of the model.
+        pieces: pieces to train on, from `pieces_of` or `instructions_of`.
+        test: pieces to evaluate on.
         others: name to further pieces to evaluate on, such as those of an old domain.
         name, data: shown to people.
         lora: rank of low-rank adapters, which alone are trained; 0 trains all weights.
         cache, progress: see `train`.
-        **settings: of `TrainingConfig`; the default learning rate is 3e-3.
+        **settings: settings of `TrainingConfig`; the default learning rate is 3e-3.
 
     Raises:
         ValueError: for no pieces, or unknown settings.

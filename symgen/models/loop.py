@@ -54,12 +54,12 @@ class Task:
     """A network to train, with its samples.
 
     Attributes:
-        name: of the network, for messages.
+        name: name of the network, for messages.
         build: returns the untrained network.
-        part: to train on.
+        part: part to train on.
         measured: further samples to evaluate, by their name in the records.
-        objective: that is minimized.
-        term: that is added to the loss.
+        objective: objective to minimize.
+        term: term that is added to the loss.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Loop:
     Args:
         config: without None; see `TrainingConfig.filled`.
         task: see `Task`.
-        files: its checkpoints; see `training.Files`.
+        files: checkpoints of the training; see `training.Files`.
         title: shown by the progress bar; None shows none.
     """
 
@@ -191,7 +191,7 @@ def recalibrated(model: nn.Module, part: Part, size: int = 1000) -> nn.Module:
 
     Args:
         model: not changed; it is returned itself if it has no batch norm with statistics.
-        part: that it is trained on; samples are not augmented.
+        part: part that it is trained on; samples are not augmented.
         size: largest number of samples; always the same ones.
     """
     if not any(map(_has_statistics, model.modules())):
@@ -220,10 +220,10 @@ def evaluate(
     """Return mean cross-entropy (nats) and accuracy on a part, in eval mode, not augmented.
 
     Args:
-        model: for the samples of the part.
-        part: of a data set.
+        model: network for the samples of the part.
+        part: part of a data set.
         size: number of samples, always the same ones; None takes all.
-        objective: of its training.
+        objective: objective of its training.
     """
     training = model.training
     found = starmap(objective, _answers(model.eval(), part, size))
@@ -247,8 +247,8 @@ def batches(
     """Yield the batches of some steps, each a function of the seed and the step number.
 
     Args:
-        part: to take samples from.
-        config: of the training.
+        part: part to take samples from.
+        config: settings of the training.
         per_epoch: number of batches per epoch.
         steps: numbered from 0.
     """

@@ -32,7 +32,7 @@ class Checkpoints:
             train_accuracy and test_accuracy (shares).
 
     Attributes:
-        steps: of the checkpoints, ascending.
+        steps: steps of the checkpoints, ascending.
         records: the table, with a column step; NaN if unknown.
 
     Raises:
@@ -110,8 +110,8 @@ class PretrainedNetwork:
 
     Args:
         name: id or folder; see `build_network`.
-        untrained_on: for a copy with random weights; its batch norms get the statistics of these
-            samples, since without them its outputs would be constant.
+        untrained_on: samples for a copy with random weights. Its batch norms get the statistics of
+            these samples, since without them its outputs would be constant.
 
     Attributes:
         steps: ``[0]``.

@@ -27,7 +27,7 @@ class Network:
     """One entry of the registry.
 
     Attributes:
-        build: from (classes, channels, image_size, **options), or for texts (classes,
+        build: function from (classes, channels, image_size, **options), or for texts (classes,
             vocabulary, pad_token_id, **options), to a module.
         kind: ``"image"`` or ``"text"``.
         learning_rate: default of `train`; for SGD on images, for AdamW on texts.
@@ -43,7 +43,7 @@ class Network:
 
 #: To add a network, add an entry here.
 NETWORKS: dict[str, Network] = {
-    "cnn": Network(SmallCNN),
+    "cnn": Network(SmallCNN, learning_rate=0.05),
     "resnet20": Network(ResNetCIFAR),
     **{name: Network(resnet(name)) for name in ("resnet18", "resnet50", "resnet101")},
     **{name: Network(vgg(name), learning_rate=0.01) for name in ("vgg11", "vgg16", "vgg19")},
@@ -104,11 +104,11 @@ def build_network(
             vocabulary builds a sequence classifier as `transformers` has them.
         classes: number of logits; by default 10. A pretrained network keeps its classes by
             default; with another number it gets a new last layer.
-        channels: of the images; not used by text networks.
+        channels: number of channels of the images; not used by text networks.
         image_size: pixels per side; not used by text networks.
-        seed: of the weights; the global random state does not change.
-        **options: of the architecture, such as ``width`` of "cnn" and VGG, ``batch_norm`` of VGG,
-            ``vocabulary`` of BERT. `Data.spec` gives those that follow from the data.
+        seed: seed of the weights; the global random state does not change.
+        **options: options of the architecture, such as ``width`` of "cnn" and VGG, ``batch_norm``
+            of VGG, ``vocabulary`` of BERT. `Data.spec` gives those that follow from the data.
 
     Raises:
         ValueError: for an unknown name.
@@ -150,7 +150,7 @@ def load_weights(
     """Load stored weights into a network, in place.
 
     Args:
-        model: of the architecture that the weights belong to.
+        model: network of the architecture that the weights belong to.
         weights: name to tensor.
         origin: named in the error.
 

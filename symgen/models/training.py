@@ -42,8 +42,8 @@ class Files:
     """The files of one training: one safetensors file per checkpoint, and a state to resume from.
 
     Attributes:
-        folder: that holds them.
-        steps: of all checkpoints.
+        folder: folder that holds them.
+        steps: steps of all checkpoints.
     """
 
     folder: Path
@@ -121,10 +121,10 @@ class TrainingRun:
     Attributes:
         config: how it was trained.
         task: see `Task`.
-        steps: of the checkpoints; 0 is the untrained network.
+        steps: steps of the checkpoints; 0 is the untrained network.
         network: name of the network.
-        folder: of the checkpoints.
-        tokenizer: of a language model, else None.
+        folder: folder of the checkpoints.
+        tokenizer: tokenizer of a language model, else None.
     """
 
     def __init__(
@@ -259,14 +259,14 @@ def train(
 
     Args:
         network: name for `build_network`. Trainings of "module:function" are never stored.
-        data: from `load_dataset`.
+        data: result of `load_dataset`.
         part: name of the part to train on.
         config: how it is trained.
-        options: of the architecture.
+        options: options of the architecture.
         term: added to the loss, such as a `Penalty`.
         cache: False trains again, in a folder that vanishes with the returned object.
         progress: whether to show a bar with the time left, after 3 seconds.
-        **settings: of `TrainingConfig`, in place of those of `config`.
+        **settings: settings of `TrainingConfig`, in place of those of `config`.
 
     Raises:
         ValueError: for an unknown name, an impossible value, or data that do not fit the network.

@@ -45,7 +45,8 @@ def optimal_face(v: Float[Tensor, "*batch state"]) -> pd.DataFrame:
     if v.ndim != 1 or n > MAX_VARIABLES:
         raise ValueError(
             f"v has shape {tuple(v.shape)}; expected one sample of up to {MAX_VARIABLES} "
-            f"variables, (2**n,). To keep the others present, use v[-(2**{MAX_VARIABLES}) :]"
+            f"variables, (2**n,). To analyse the first {MAX_VARIABLES} variables with all others "
+            f"present, pass v[-(2**{MAX_VARIABLES}):]"
         )
     v = v.to(torch.float64).cpu()
     order = interaction_order(n).numpy()

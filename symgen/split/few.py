@@ -36,7 +36,9 @@ def without_dust(
     slack: Tensor,
     solve: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Return feasible effects with zeros wherever that keeps the certificate.
+    """Return feasible effects without dust, if that keeps the certificate.
+
+    Dust: tiny effects that an inner point leaves where the optimum has zeros.
 
     Args:
         program: scaled programs of the samples.
@@ -44,9 +46,9 @@ def without_dust(
         low: their lower bounds (sample,).
         product: abs(A'mu) / cost, near 1 on the optimum's support.
         tol: relative gap to keep; 0 leaves the dust.
-        weight, slack: of the system (A diag(weight) A' + diag(slack)) by which the remaining
-            effects share what the others explained.
-        solve: its solution, or an approximation to it.
+        weight, slack: diagonals of the system A diag(weight) A' + diag(slack). Its solution
+            assigns the outputs of the removed effects to the remaining ones.
+        solve: solves this system, exactly or approximately.
     """
     objective = program.objective(best)
     allowed = torch.maximum(tol * objective, objective - low)
@@ -107,7 +109,16 @@ def _smallness(x: Tensor) -> Tensor:
 def _corner(
     program: Program, few: Tensor, y: Tensor, extra: float, most: float, tol: float
 ) -> Tensor:
-    """Return the fewest effects that reweighting reaches among the larger effects of y."""
+    """Return the fewest effects that reweighting reaches among the larger effects of y.
+
+    Args:
+        program: scaled program of one sample.
+        few: the result so far (2, state), returned if no better one is found.
+        y: solution of the last reweighted program (2, state); its small effects are left out.
+        extra: additional cost of a zero effect; the largest effect costs about 1.
+        most: largest allowed sum of absolute effects.
+        tol: relative gap; the noise bound is tightened by a tenth of it.
+    """
     eps = float(program.eps) * (1 - 0.1 * min(tol, 0.1))
     w, narrow = program.w[0, 1:].cpu().numpy(), NARROW
     for _ in range(TURNS):

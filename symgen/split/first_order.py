@@ -3,9 +3,13 @@ r"""The sparsest split for many variables, by operator splitting with exact symm
 A first-order method for the barrier problem that defines the central path,
 
 .. math:: \min \sum_T \varphi_\mu(x_T) + \sum_S \psi_\mu(r_S)
-          \quad\text{subject to}\quad Ax + r = w,
+          \quad\text{subject to}\quad Ax + r = w.
 
-With costs of 1, its duals are y = A'u inside (-1, 1), with x = 2 mu y / (1 - y^2), and likewise for
+Here :math:`\varphi_\mu(x)` is the minimum of :math:`p - \mu\log p + q - \mu\log q` with x = p - q:
+the absolute value of x with a barrier. The barrier
+:math:`\psi_\mu(r) = -\mu\log(\epsilon - r) - \mu\log(\epsilon + r)` keeps r within the noise bound.
+
+With costs of 1, the duals are y = A'u inside (-1, 1), with x = 2 mu y / (1 - y^2), and likewise for
 r within its bounds. The interior-point method has the same solution at the same mu, so both choose
 the same one of several optima. Over-relaxed Douglas-Rachford splitting alternates between the
 barrier, a cubic equation in every entry, and the projection onto Ax + r = w. The metric of the
@@ -78,7 +82,7 @@ class _Path(Path):
     The middle axis of z, x and weight is: AND effects, OR effects, and with noise the residual.
 
     Attributes:
-        z: of the splitting.
+        z: iterate of the splitting.
         total: the sum of all products, which stands for mu.
         weight, inverse: the metric, and the inverse of its system A W A'.
         dual: A'u of the last certificate.
@@ -122,17 +126,17 @@ class _Path(Path):
         floor = SHARE * tol * self.objective
         ahead = torch.minimum(self.total, torch.maximum(DECREASE * self.total, floor))
         # The duals stay, so z follows the metric.
-        change = (_factor(ahead) / _factor(self.total))[:, None, None]
+        change = (_metric_factor(ahead) / _metric_factor(self.total))[:, None, None]
         self.z = x + change * (self.z - x)
         self.total = ahead
 
     def _solve(self, rest: Tensor) -> Tensor:
-        return self.inverse(rest) / _factor(self.total)[:, None]
+        return self.inverse(rest) / _metric_factor(self.total)[:, None]
 
     def _iterate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the barrier's point x, its reflection's projection minus x, and the dual u."""
         program = self.program
-        weight = _factor(self.total)[:, None, None] * self.weight
+        weight = _metric_factor(self.total)[:, None, None] * self.weight
         double = 2 * (self.total / self.count)[:, None, None]
         effects, residual = z[:, :2], z[:, 2:]
         present = weight.where(weight > 0, 1.0)[:, :2] * program.cost
@@ -176,7 +180,7 @@ class _Path(Path):
 
     def _certify(self, x: Tensor, u: Tensor, tol: float) -> None:
         self.dual = self._adjoint(u)
-        weight = _factor(self.total)[:, None, None] * self.weight[:, :2]
+        weight = _metric_factor(self.total)[:, None, None] * self.weight[:, :2]
         for _ in range(3):
             x = x + weight * self._adjoint(self._solve(self._rest(x, tol)))
         self.certify(x, self._states(u))
@@ -220,6 +224,10 @@ class _ExactPath(_Path):
         return self._states(self.inverse(moebius(rest))) * self.program.rows
 
 
-def _factor(total: Tensor) -> Tensor:
-    """Return by how much the metric is larger at this sum of products than at the end."""
+def _metric_factor(total: Tensor) -> Tensor:
+    """Return the factor of the metric at this sum of products; 1 if the sum is at most 0.02.
+
+    The weights of `_by_order` suit the end of the path, where mu is small. Earlier, mu is larger
+    and the barrier flatter, so larger weights suit it.
+    """
     return (total / 0.02).clamp(min=1.0)

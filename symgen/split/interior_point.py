@@ -106,7 +106,8 @@ class _Path(Path):
     def _symmetric(self) -> Inverse | None:
         """Return the inverse at the start, where weights depend on the order alone.
 
-        It saves the first of about eight factorizations. None if they do not.
+        It saves the first of about eight factorizations. None if the weights depend on more than
+        the order.
         """
         program, n = self.program, self.program.n
         starts = self.objective.isinf().all() and n >= LARGE and not program.w.is_cuda
@@ -144,7 +145,7 @@ class _Path(Path):
         return torch.stack([to_primal, to_dual], 1), mu
 
     def _reach(self, move: Tensor) -> Tensor:
-        """Return which share of a step primal and dual can go, at most 1, shape (sample, 2)."""
+        """Return the largest primal and dual step lengths, at most 1, shape (sample, 2)."""
         share = torch.where(move < 0, -self.pair / move, torch.inf)
         return share.flatten(2).amin(2).clamp(max=1.0)
 

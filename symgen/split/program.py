@@ -31,7 +31,7 @@ class Program:
     Attributes:
         w: outputs minus v[0], shape (sample, state).
         eps: noise bound, shape (sample, 1).
-        cost: of effects, shape (sample, 2, state); 1 for the sparsest split.
+        cost: costs of the effects, shape (sample, 2, state); 1 for the sparsest split.
         columns: which AND and OR effects may be nonzero, shape (2, state).
         rows: which states count, shape (state,).
         pairs: which products exist, shape (sample, 6, state).
@@ -104,8 +104,8 @@ class Program:
 
         Args:
             rest: outputs, shape (sample, state).
-            weight, slack: of the system A diag(weight) A' + diag(slack).
-            solve: its solution, or an approximation to it.
+            weight, slack: diagonals of the system A diag(weight) A' + diag(slack).
+            solve: solves this system, exactly or approximately.
         """
         tiny = torch.finfo(rest.dtype).tiny
         u = torch.zeros_like(rest)

@@ -36,7 +36,7 @@ def published(
         v: outputs on all masked states, any leading axes.
         noise: kappa, the share of abs(v[N] - v[0]) by which d may differ from v.
         rate: learning rate, in units of v; None takes the best of `RATES` for every sample.
-        steps: of gradient descent.
+        steps: number of steps of gradient descent.
 
     Returns:
         Interactions in float64. Their gap is NaN: nothing proves how far they are from the

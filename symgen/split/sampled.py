@@ -57,17 +57,17 @@ class SampledInteractions:
     """AND and OR effects that explain sampled masked states.
 
     Attributes:
-        n: variables of a sample.
+        n: number of variables per sample.
         index: the candidates T as integers, bit i for variable i, shape (candidate,).
         is_or: whether a candidate is an OR, shape (candidate,).
-        effects: in units of v (log odds), shape (sample, candidate).
+        effects: effects of the candidates, in units of v (log odds), shape (sample, candidate).
         bias: v on the fully masked input, shape (sample,).
         full: v on the unmasked input, shape (sample,).
         objective: sum of absolute effects, and the cost of the unexplained part, shape (sample,).
         gap: certified relative distance of the objective from the optimum, shape (sample,).
         held_out: states that the model has not seen, shape (held,).
         v: the network's outputs there, shape (sample, held).
-        names: of the variables, (sample, n) texts, or one list of n for all samples, or None.
+        names: variable names, (sample, n) texts, or one list of n for all samples, or None.
     """
 
     n: int
@@ -159,9 +159,9 @@ def draw_states(n: int, count: int, seed: int = 0) -> Int[Tensor, " count"]:
     The fully masked and the unmasked state are the first two. A larger count only adds states.
 
     Args:
-        n: variables, 1 to 62.
-        count: states, 2 to 2**n.
-        seed: of the draw.
+        n: number of variables, 1 to 62.
+        count: number of states, 2 to 2**n.
+        seed: seed of the draw.
 
     Example:
         >>> draw_states(20, 4).tolist()[:2]
@@ -196,7 +196,7 @@ def sparsify_sampled(
         v: outputs on these states.
         states: different masked states, first the fully masked and second the unmasked one, as
             `draw_states` returns them.
-        n: variables, 1 to 62.
+        n: number of variables, 1 to 62.
         held_out: number of states at the end that the model does not see, to judge it.
         noise: kappa, the share of abs(v[N] - v[0]) by which d may differ from v.
         tol: relative gap to keep when effects are set to zero.

@@ -136,7 +136,7 @@ def warn_dead(v: Float[Tensor, "sample state"], stacklevel: int = 3) -> None:
 
     Args:
         v: outputs; the first state is the fully masked one, the last the unmasked one.
-        stacklevel: of the warning.
+        stacklevel: stack level of the warning.
     """
     dead = (v[:, -1] == v[:, 0]).nonzero().squeeze(-1).tolist()
     if dead:

@@ -46,10 +46,16 @@ def _half(k: int) -> tuple[Tensor, list[tuple[int, int]]]:
 
 @dataclasses.dataclass(frozen=True)
 class _Block:
-    """One pair of kinds: the place of its coefficients, its copies, and the matrices within it.
+    """One pair of kinds, one kind per half of the variables.
 
-    `split` is the OR matrix after a Moebius transform of the outputs, which turns the AND matrix
-    into the identity.
+    Attributes:
+        part: place of its coefficients among all coefficients.
+        copies: number of its copies; each has the same matrices.
+        order: order of the states on which each of its basis vectors is nonzero, shape (size,).
+        and_: AND matrix A in this basis, shape (size, size).
+        or_: OR matrix A in this basis.
+        split: OR matrix after a Moebius transform of the outputs, which turns the AND matrix into
+            the identity.
     """
 
     part: slice

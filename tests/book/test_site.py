@@ -141,7 +141,7 @@ def test_a_faulty_page_is_named_and_leaves_the_last_site(copied, monkeypatch):
     index.parent.mkdir(parents=True)
     index.write_text("old")
     (copied / "chapters" / "index.md").write_text("# A\n\n<!-- symgen: nosuch -->\n")
-    with pytest.raises(BookError, match="the site has faults and was not replaced"):
+    with pytest.raises(BookError, match="the site has errors; the previous site was kept"):
         site.build(copied)
     assert index.read_text() == "old" and not (copied / "_build" / "site-work").exists()
 

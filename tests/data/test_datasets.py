@@ -289,7 +289,7 @@ def test_unknown_part_and_too_many_samples():
 
 def test_a_damaged_image_is_an_error_that_names_its_row(folder):
     write_images(folder, changed={17: png(7)[:45]})
-    with pytest.raises(ValueError, match=r"row 17 of the data set is no usable image"):
+    with pytest.raises(ValueError, match=r"row 17 of the data set is not a usable image"):
         load_dataset("someone/animals")
 
 

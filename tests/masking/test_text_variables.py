@@ -148,7 +148,7 @@ def small(**options):
         (
             lambda: bert("BertForMaskedLM"),
             {},
-            "is no causal language model: .* its output at a token",
+            "is not a causal language model: .* its output at a token",
         ),
         (small, {}, "encoder-decoder network, which is not supported"),
     ],
