@@ -33,7 +33,7 @@ def test_parameters_of_others_are_ignored_and_misspelled_ones_are_not():
         (lambda: Study(train_size=10**6).check(), "1000000"),
         (lambda: Study(network="cnnn").check(), 'Did you mean "cnn"'),
         (lambda: Study(options={"depth": 3}).check(), "depth"),
-        (lambda: Study(samples=10**5, train_size=50).check(), "100000"),
+        (lambda: Study(samples=10**4, n=4, train_size=50).check(), "10000 samples"),
         (lambda: Study(n=17, train_size=50).check(), "expected 1 to 16"),
         (lambda: Study(n=10, grid=3, train_size=50).check(), "10"),
     ],
