@@ -17,7 +17,7 @@ from pathlib import Path
 import datasets
 from packaging.requirements import Requirement
 
-from symgen.data.sources import local_folder, open_splits
+from symgen.data.sources import local_folder, open_splits, unavailable
 
 # Rows from the start of each split, enough for preset gpu; None takes all.
 ROWS = {
@@ -28,8 +28,8 @@ ROWS = {
 }
 MODELS = ("karpathy/tinyllamas/stories260K",)
 # What a machine for deep learning usually has.
-PRESENT = ("torch", "torchvision", "transformers", "accelerate", "scikit-learn", "seaborn",
-           "pyarrow", "peft", "psutil")  # fmt: skip
+PRESENT = ("torch", "torchvision", "transformers", "accelerate", "peft", "scikit-learn", "seaborn",
+           "pyarrow")  # fmt: skip
 ADDED = ("papermill", "ipykernel", "ipywidgets", "matplotlib-inline")
 PLATFORMS = [f"manylinux_2_{k}_x86_64" for k in (17, 24, 26, 27, 28, 31, 34, 35)]
 PLATFORMS += ["manylinux2014_x86_64", "manylinux1_x86_64", "any"]
@@ -107,9 +107,7 @@ def pack(folder: Path, preset: str) -> None:
     for name in MODELS:
         source = local_folder(name)
         if source is None:
-            from huggingface_hub import snapshot_download
-
-            source = Path(snapshot_download(name))
+            raise unavailable(name, "config.json", "it is not in the format of save_pretrained")
         shutil.copytree(source, folder / "data" / name)
     script = SCRIPT.replace("CHAPTERS", ORDER).replace("PRESET", preset)
     (folder / "run.sh").write_text(script)
