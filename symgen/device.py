@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import re
 import warnings
 from collections.abc import Iterator
 
@@ -118,8 +119,9 @@ def fitting(bytes_each: int, device: torch.device, most: int | None = None) -> i
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory ran out, on CPU or GPU."""
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error).lower()
+    words = "out of memory|can't allocate memory|not enough memory|alloc_failed"
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and bool(re.search(words, str(error).lower()))
     )
 
 
@@ -140,7 +142,7 @@ class Batch:
         """Catch an out-of-memory error of the enclosed code and halve the size, down to 1."""
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error) or self.size == 1:
                 raise
             self.size //= 2

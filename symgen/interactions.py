@@ -284,7 +284,7 @@ class Interactions:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write to a safetensors file; a reader never sees half of it."""
-        names = None if self.names is None else self.names.tolist()
+        names = None if self.names is None or not len(self.names) else self.names.tolist()
         about = {"format": FORMAT, "names": names, "is_relabelled": self.is_relabelled}
         write_tensors(path, self.tensors(), about)
 

@@ -58,6 +58,8 @@ def _kronecker_power(factor: tuple, power: int, like: Tensor) -> Tensor:
             matrix = torch.ones(1, 1, dtype=like.dtype, device=like.device)
             for _ in range(power):
                 matrix = torch.kron(matrix, small)
+        if type(matrix) is not Tensor:  # a fake one, of torch.export
+            return matrix
         _FACTORS[key] = matrix
     return _FACTORS[key]
 
@@ -66,6 +68,10 @@ def _transform(values: Tensor, factor: tuple, name: str) -> Tensor:
     values = torch.as_tensor(values)
     if not values.is_floating_point():
         values = values.to(torch.float64)
+    kind = values.device.type
+    if kind != "meta" and torch.is_autocast_enabled(kind):
+        with torch.autocast(kind, enabled=False):
+            return _transform(values, factor, name)
     n = count_variables(values, name)
     shape = values.shape
     done = 0

@@ -103,6 +103,11 @@ def execute(
         kernel = {"SYMGEN_OUT": str(aside), "SYMGEN_RUN": str(out.resolve()), "TQDM_DISABLE": "1"}
         # Its reports on new last layers name paths of this machine.
         kernel |= {"TRANSFORMERS_VERBOSITY": "error"}
+        kernel |= {  # the kernel runs in another folder
+            name: str(Path(os.environ[name]).expanduser().absolute())
+            for name in ("SYMGEN_CACHE", "SYMGEN_DATA")
+            if os.environ.get(name)
+        }
         kernel |= {"SYMGEN_UNTIL": str(until)} if until is not None else {}
         kernel |= {"LOKY_MAX_CPU_COUNT": str(cores)} if cores is not None else {}
         try:

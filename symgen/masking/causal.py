@@ -39,12 +39,13 @@ from symgen.masking.hooks import (
     logits_of,
     replace_once,
 )
-from symgen.masking.mask_values import MaskValue
+from symgen.masking.mask_values import MaskValue, check_tokens
 from symgen.masking.states import (
     ALIVE,
     Runner,
     check_finite,
     check_outcomes,
+    check_probabilities,
     log_odds,
     present_at,
     run_all,
@@ -96,6 +97,10 @@ def causal_outputs(
     start = getattr(getattr(model, "config", None), "bos_token_id", None)
     for ids in prompts:
         warn_of_repeated_start(ids, start)
+    if not all(targets):
+        raise ValueError("a target has no tokens; expected one or more")
+    read = (torch.tensor(target[:-1], dtype=torch.long) for target in targets)
+    check_tokens(model, [torch.cat(pair) for pair in zip(prompts, read, strict=True)])
 
     def run(rows: list[int], at: int) -> Tensor:
         """Return v of target token number `at`, after the target tokens before it."""
@@ -141,12 +146,18 @@ def _removed_outputs(
         owners = variables[row].owners(len(ids))
         keep = present_at(owners, states, variables.n)[0]
         lengths = keep.sum(1)
+        if not lengths.all():
+            raise ValueError(
+                f"all tokens of prompt {row} are variables, so nothing is left without them; "
+                "expected a token that stays, such as a start token"
+            )
         # Prompts of the same length need no padding.
         for length in lengths.unique():
             for part in (lengths == length).nonzero().flatten().split(batch_size):
                 rest = ids.expand(len(part), -1)[keep[part]].view(len(part), -1)
                 output = model(rest.to(device_of(model)), **option)
                 z = logits_of(output, len(part))[:, -1]
+                check_outcomes(z, target[row : row + 1])
                 v[row, part] = log_odds(z, target[row].expand(len(part))).cpu().double()
         check_finite(v[row : row + 1], row, states)
     return v
@@ -187,7 +198,7 @@ def check_causal(model: nn.Module, ids: Int[Tensor, " position"]) -> None:
     logits = getattr(output, "logits", output)
     is_causal = isinstance(logits, Tensor) and logits.dim() == 3
     if is_causal and len(ids) > 1:
-        first, bound = logits[:, 0].float(), ROUNDING.get(logits.dtype, 1e-4) / 10
+        first, bound = logits[:, 0].float(), max(ROUNDING.get(logits.dtype, 0.0) / 10, 1e-5)
         is_causal = not (first[0] - first[1]).abs().max() > bound * first.abs().max()
     if not is_causal:
         raise ValueError(
@@ -196,6 +207,7 @@ def check_causal(model: nn.Module, ids: Int[Tensor, " position"]) -> None:
             "classifier with logits (sample, class), or a model that continues texts "
             "(AutoModelForCausalLM)"
         )
+    check_probabilities(logits[:, -1], False)
 
 
 def tree_outputs(

@@ -32,6 +32,7 @@ class Function(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits; log odds of class 1 become the logits 0 and themselves."""
+        x = x.contiguous()  # as an array of the user's own would be
         output = self.function(x.numpy(force=True) if self.as_array else x)
         if isinstance(output, list | tuple) or (
             hasattr(output, "__array__") and not isinstance(output, Tensor)
@@ -71,7 +72,12 @@ def function_runner(
         )
     if is_module and any(True for _ in function.parameters()):
         inputs = inputs.to(device_of(function), dtype_of(function))
-    if isinstance(mask_value, MaskValue) and mask_value.layer is None:
+    if isinstance(mask_value, MaskValue):
+        if mask_value.layer is not None:
+            raise ValueError(
+                f"the mask value is for layer {mask_value.layer!r}, but the variables are "
+                "positions of the inputs; expected a number, tensor or array"
+            )
         mask_value = mask_value.value
     return Runner(
         Function(function, is_array and not is_module),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from symgen.device import device_of, dtype_of
@@ -147,7 +147,7 @@ def word_embedding(model: nn.Module) -> tuple[str, nn.Module]:
     )
 
 
-def check_tokens(model: nn.Module, prompts: Sequence[Int[Tensor, " _"]]) -> None:
+def check_tokens(model: nn.Module, prompts: Sequence[Tensor]) -> None:
     """Refuse token ids that a network cannot read.
 
     Raises:
@@ -159,13 +159,18 @@ def check_tokens(model: nn.Module, prompts: Sequence[Int[Tensor, " _"]]) -> None
             f"{name} is an encoder-decoder network, which is not supported; use an encoder with a "
             "classifier, or a causal language model (AutoModelForCausalLM)"
         )
-    largest = max((int(ids.max()) for ids in prompts if len(ids)), default=0)
     count = word_embedding(model)[1].weight.shape[0]
-    if largest >= count:
-        raise ValueError(
-            f"a text has the token {largest}, but {name} has tokens 0..{count - 1}; use the "
-            "tokenizer of this model"
-        )
+    for ids in prompts:
+        if ids.dim() != 1 or not len(ids):
+            raise ValueError(
+                f"a text has tokens of shape {tuple(ids.shape)}; expected a list of one or more"
+            )
+        wrong = ids[(ids < 0) | (ids >= count)]
+        if len(wrong):
+            raise ValueError(
+                f"a text has the token {int(wrong[0])}, but {name} has tokens 0..{count - 1}; use "
+                "the tokenizer of this model"
+            )
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     limit, longest = getattr(config, "max_position_embeddings", None), max(map(len, prompts))
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}

@@ -59,8 +59,8 @@ Variables = ImageVariables | TextVariables | Tensor | np.ndarray
 Value = MaskValue | Tensor | np.ndarray | np.generic | float | Callable[[Any], MaskValue] | None
 # Up to this many variables, the split is faster on a GPU.
 GPU_LAST = 12
-# Inputs of text networks that have one entry per token.
-PER_TOKEN = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
+# Inputs of text networks that have one entry per token; language models take the first two.
+PER_TOKEN = ["input_ids", "attention_mask", "token_type_ids", "position_ids"]
 
 
 def masked_outputs(
@@ -201,7 +201,9 @@ def _outputs(
 ) -> Float[Tensor, "sample state"]:  # fmt: skip
     """Return v on some states, by default all."""
     model, n = unwrapped(model), _count(x, target, variables)
-    with evaluating(model), torch.inference_mode():
+    # A function may compute gradients itself.
+    without = torch.inference_mode if isinstance(model, nn.Module) else torch.no_grad
+    with evaluating(model), without():
         value = mask_value(model) if callable(mask_value) else mask_value
         prompts = None
         if isinstance(variables, TextVariables):
@@ -257,17 +259,24 @@ def _image_runner(
 
     def inputs_of(first, count):
         part = x[first : first + count].to(device_of(model), dtype_of(model))
-        return part.contiguous(memory_format=torch.channels_last)
+        return part.contiguous(memory_format=layout)
 
-    one, layer = inputs_of(0, 1), mask_value.layer
-    feature = layer_output(model, layer, one)
-    if layer is not None and layer not in (maps := feature_maps(model, one)):
+    layout = torch.channels_last
+    try:
+        maps = feature_maps(model, inputs_of(0, 1))
+    except RuntimeError:  # Networks with x.view(len(x), -1) refuse the faster layout.
+        layout = torch.contiguous_format
+        maps = feature_maps(model, inputs_of(0, 1))
+    layer = mask_value.layer
+    feature = layer_output(model, layer, inputs_of(0, 1))
+    if layer is not None and layer not in maps:
         raise ValueError(
             f"layer {layer!r} returns {tuple(feature.shape)} for one image; expected None, to mask "
             f"the image, or a layer that returns (sample, channel, height, width): {maps[:8]}"
         )
     owners = variables.owners(*feature.shape[2:])[:, None]
-    return Runner(model, layer, inputs_of, owners, variables.n, mask_value.value, target)
+    masking = owners, variables.n, mask_value.value
+    return Runner(model, layer, inputs_of, *masking, target, layout=layout)
 
 
 def _prompts(
@@ -296,7 +305,7 @@ def _prompts(
         runner = _text_runner(model, x, ids[:, 0], variables, value)
         if logits_of(call(model, runner.inputs_of(0, 1)), 1).dim() == 2:
             return None
-        if isinstance(x, Mapping) and (other := set(x) - PER_TOKEN):
+        if isinstance(x, Mapping) and (other := set(x) - {*PER_TOKEN[:2]}):
             raise ValueError(
                 f"a causal language model takes no {sorted(other)} here; leave them out"
             )
@@ -310,7 +319,7 @@ def _text_runner(
     ids, mask = _ids_and_mask(model, x, variables)
     named, where = x if isinstance(x, Mapping) else {"": x}, device_of(model)
     # Networks of `transformers` take any length; others may rely on the one that they get.
-    trims = hasattr(model, "config") and set(named) <= PER_TOKEN
+    trims = hasattr(model, "config") and set(named) <= {*PER_TOKEN}
 
     def whole_of(first, count):
         rows = slice(first, first + count)
@@ -338,11 +347,21 @@ def _ids_and_mask(model: nn.Module, x: Any, variables: TextVariables) -> tuple[T
             f"x is {describe(ids)}; expected token ids (sample, position), a mapping with them "
             "as input_ids, or for a causal language model a list of prompts"
         )
+    for key, value in named.items():
+        if isinstance(value, Tensor) and value.dim() and len(value) != len(ids):
+            raise ValueError(
+                f"{key} has shape {tuple(value.shape)}, but there are {len(ids)} samples; expected "
+                "a number, or one row per sample, such as value.expand(samples, -1)"
+            )
     ids = ids.cpu()
     if mask is None:
-        pad = getattr(getattr(model, "config", None), "pad_token_id", None)
+        config = getattr(model, "config", None)
+        pad, start = (getattr(config, name, None) for name in ("pad_token_id", "bos_token_id"))
         padded = any(length < ids.shape[1] for length in variables.lengths)
-        padded |= pad is not None and bool((ids[:, -1] == pad).any())
+        if pad is not None:
+            # On the left, one start token may be the same as padding.
+            left = ids[:, : 2 if pad == start else 1] == pad
+            padded |= bool((ids[:, -1] == pad).any() or left.all(1).any())
         if padded and accepts(model, "attention_mask"):
             raise ValueError(
                 "token ids are padded, but there is no attention mask; expected "

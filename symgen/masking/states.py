@@ -28,6 +28,8 @@ NOISE = 0.02
 SUMS = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
 # Rows that are looked at before the masked states run, if so many fit into a batch.
 ROWS = 8
+# Logits of so many inputs and outcomes do not all lie between 0 and 1 by chance.
+SEVERAL = 10
 # Activations alive at once, in units of the largest output of a layer.
 ALIVE = 6
 # Logits that are converted at once, so that a large vocabulary is never held twice.
@@ -75,6 +77,7 @@ class Runner:
         whole_of: returns the same inputs, as they were given; they are not cut to any length.
         most: upper limit on states per pass; None for the limit that suits the device.
         is_bounded: whether it may return probabilities or sigmoids; triggers a warning.
+        layout: memory format of masked features.
     """
 
     def __init__(
@@ -91,10 +94,11 @@ class Runner:
         whole_of: Callable[[int, int], Arguments] | None = None,
         most: int | None = None,
         is_bounded: bool = False,
+        layout: torch.memory_format = torch.preserve_format,
     ):
         self.model, self.layer, self.inputs_of, self.n = model, layer, inputs_of, n
         self.is_causal, self.whole_of, self.most = is_causal, whole_of or inputs_of, most
-        self.is_bounded = is_bounded
+        self.is_bounded, self.layout = is_bounded, layout
         feature = layer_output(model, layer, inputs_of(0, 1))
         try:
             torch.broadcast_to(value, feature.shape[1:])
@@ -155,7 +159,8 @@ class Runner:
         row = position.view(count, 1, -1) + keep * position.numel()
         features = table.index_select(0, row.flatten())
         features = features.view(-1, *(shape[axis] for axis in self._axes))
-        return features.movedim(list(range(1, len(shape))), self._axes), inputs
+        features = features.movedim(list(range(1, len(shape))), self._axes)
+        return features.to(memory_format=self.layout), inputs
 
     def _outcomes(self, logits: Tensor) -> Tensor:
         """Return logits (row, outcome)."""
@@ -214,7 +219,7 @@ def run_all(
     batch = Batch(runner.batch_size if batch_size is None else batch_size)
     logits = runner.plain(0, 1 if runner.is_causal else min(samples, batch.size, ROWS))
     check_outcomes(logits, runner.target)
-    if not runner.is_causal:  # A language model returns no probabilities.
+    if not runner.is_causal:  # `check_causal` has looked at those of language models.
         check_probabilities(logits, runner.is_bounded)
     v = torch.empty(samples, total, dtype=torch.float64)
     done = 0
@@ -325,7 +330,8 @@ def check_probabilities(logits: Float[Tensor, "sample outcome"], is_bounded: boo
         ValueError: for rows of numbers from 0 to 1 that all sum to 1.
 
     Warns:
-        UserWarning: for other numbers from 0 to 1, if the network may compute sigmoids.
+        UserWarning: for other numbers from 0 to 1, if the network may compute sigmoids, or if there
+            are too many of them to be logits by chance.
     """
     if not ((logits >= 0) & (logits <= 1)).all():
         return
@@ -335,7 +341,7 @@ def check_probabilities(logits: Float[Tensor, "sample outcome"], is_bounded: boo
             "expected the logits before its softmax, or log probabilities, such as "
             "model.predict_log_proba returns"
         )
-    if is_bounded:
+    if is_bounded or (logits.numel() >= SEVERAL and logits.any()):
         warnings.warn(
             f"the outputs for {len(logits)} inputs lie between 0 and 1. They are taken as logits. "
             "If they are probabilities of separate classes, pass log odds of one class instead: "

@@ -149,7 +149,8 @@ class TextVariables:
             )
         for index, sample in enumerate(self.groups):
             positions = [position for group in sample for position in group]
-            if not all(sample) or len(set(positions)) != len(positions) or min(positions) < 0:
+            unique = len(set(positions)) == len(positions)
+            if not sample or not all(sample) or not unique or min(positions) < 0:
                 raise ValueError(
                     f"sample {index} has the variables {sample}; expected groups of one or more "
                     "token positions >= 0, with no position in two groups"

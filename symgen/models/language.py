@@ -215,7 +215,7 @@ def train_causal_lm(
         others: name to further pieces to evaluate on, such as those of an old domain.
         name, data: shown to people.
         lora: rank of low-rank adapters, which alone are trained; 0 trains all weights.
-        cache, progress: see `train`.
+        cache, progress: see `train`. A model of one's own class, or with hooks, is trained anew.
         **settings: settings of `TrainingConfig`; the default learning rate is 3e-3.
 
     Raises:
@@ -239,7 +239,9 @@ def train_causal_lm(
     )
     key = {**identity(model), "dtype": str(dtype_of(model)), "lora": lora}
     run = TrainingRun(config, task, key, f"{name} on {data}", _merged, tokenizer)
-    if not cache:
+    # The weights do not tell what the code of one's own class, or a hook, does with them.
+    hooked = any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    if not cache or hooked or not type(model).__module__.startswith("transformers."):
         run.forget()
     run.compute(progress)
     return run

@@ -175,7 +175,9 @@ def least_cost(
         solution = highs.getSolution()
         plus, minus = np.split(np.array(solution.col_value), 2)
         x, dual = plus - minus, np.array(solution.row_dual)
-        tied = (np.abs(dual @ matrix) > cost * (1 - 1e-7)) & (x == 0)
-        if not tied.any():
+        # Another optimum would use a column that costs nothing here, or leave a bound of a row.
+        free = (np.abs(dual @ matrix) > cost * (1 - 1e-7)) & (x == 0)
+        at = np.minimum(abs(matrix @ x - low), abs(matrix @ x - high)) < 1e-9
+        if not free.any() and not (at & (abs(dual) < 1e-7)).any():
             break
     return x, dual

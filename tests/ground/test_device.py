@@ -24,6 +24,9 @@ def test_each_halving_warns_and_a_single_state_is_an_error():
         raise RuntimeError("[enforce fail] can't allocate memory: you tried 1 TB")
     with pytest.raises(torch.OutOfMemoryError), batch.halving():
         raise torch.OutOfMemoryError
+    for error in (MemoryError(), RuntimeError("CUDA error: out of memory")):
+        with pytest.warns(device.BatchSizeWarning), device.Batch(2).halving():
+            raise error
     with pytest.raises(RuntimeError, match="another fault"), batch.halving():
         raise RuntimeError("another fault")
 

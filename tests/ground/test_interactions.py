@@ -87,6 +87,8 @@ def test_a_file_gives_back_everything_and_other_files_are_refused(tmp_path):
     assert all(torch.equal(x, y) or x.isnan().all() for x, y in
                zip(inter.tensors().values(), again.tensors().values(), strict=True))  # fmt: skip
     assert again.names.tolist() == inter.names.tolist() and again.is_relabelled
+    inter[:0].save(path)
+    assert Interactions.load(path).bias.shape == inter[:0].bias.shape
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ValueError, match="inter.safetensors is damaged"):
         Interactions.load(path)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from outputs import logical_outputs
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from symgen.transforms import (
     and_or_adjoint,
@@ -61,6 +62,18 @@ def test_the_dtype_stays(dtype):
     assert (
         moebius(torch.ones(8, dtype=dtype)).dtype == zeta(torch.ones(8, dtype=dtype)).dtype == dtype
     )
+
+
+@pytest.mark.parametrize("transform", [moebius, zeta])
+def test_autocast_and_export_change_nothing(transform):
+    v = torch.randn(2**9, generator=torch.Generator().manual_seed(0))
+    expected = transform(v)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(transform(v), expected)
+    half = v.to(torch.float16)  # a type that no other test uses
+    with FakeTensorMode() as mode:
+        transform(mode.from_tensor(half))
+    assert type(transform(half)) is torch.Tensor
 
 
 @pytest.mark.parametrize("transform", [moebius, zeta])

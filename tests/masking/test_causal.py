@@ -56,6 +56,10 @@ CONFIGS = {
 # Words, phrases, the first and the last token, and groups that lie inside one another.
 GROUPS = (((1,), (3, 4, 8), (5,), (13,)), ((7,), (0,), (4, 5), (2,)), ((12,), (2, 5), (4, 7), (6,)))
 VARIABLES, TARGET = TextVariables(GROUPS), torch.tensor([0, 2, 96])
+ONE = {"target": torch.tensor([2]), "variables": TextVariables((((0,),),))}
+WITH_TYPES = dict.fromkeys(
+    ["input_ids", "attention_mask", "token_type_ids"], torch.ones(1, 6, dtype=torch.long)
+)
 
 
 @pytest.fixture(scope="module")
@@ -259,6 +263,12 @@ def test_a_saturated_target_is_clipped_and_a_repeated_start_noticed(prompts):
         ({"mask_value": MaskValue(torch.zeros(31), "model.embed_tokens")}, r"has shape \(31,\)"),
         ({"x": [torch.full((14,), 97)] * 3}, "has the token 97, but LlamaForCausalLM has .* 0..96"),
         ({"x": [torch.ones(65).long()] * 3}, "has 65 tokens, but LlamaForCausalLM reads 64"),
+        ({"target": [[1] * 60, [2], [3]]}, "has 73 tokens, but LlamaForCausalLM reads 64"),
+        ({"target": [[1], [], [3]]}, "a target has no tokens"),
+        ({"x": [torch.full((14,), -100)] * 3}, "has the token -100, but LlamaForCausalLM has"),
+        ({"x": [torch.ones(1, 14).long()] * 3}, r"tokens of shape \(1, 14\); expected a list"),
+        ({"x": WITH_TYPES, **ONE}, r"takes no \['token_type_ids'\] here"),
+        ({"x": [torch.ones(1).long()], "mask_value": None, **ONE}, "all tokens of prompt 0 are"),
     ],
 )
 def test_refusals(llama, prompts, changes, message):
@@ -267,6 +277,32 @@ def test_refusals(llama, prompts, changes, message):
     }  # fmt: skip
     with pytest.raises(ValueError, match=message):
         masked_outputs(llama, **given | changes)
+
+
+@pytest.mark.parametrize("start, padding", [(1, [0, 0]), (0, [0, 0])])
+def test_padding_on_the_left_needs_a_mask(prompts, start, padding):
+    model = build(pad_token_id=0, bos_token_id=start)
+    given = {"target": TARGET[:1], "mask_value": mean_embedding(model)}
+    ids = torch.cat([torch.tensor([start]), prompts[0][prompts[0] > 1][:5]])
+    variables = TextVariables((((2,), (3,)),))
+    masked_outputs(model, ids[None], variables=variables, **given)
+    ids = torch.cat([torch.tensor(padding), ids])
+    with pytest.raises(ValueError, match="ids are padded, but there is no attention mask"):
+        masked_outputs(model, ids[None], variables=variables, **given)
+
+
+def test_probabilities_of_a_language_model_are_refused(llama, prompts):
+    class Softmax(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = llama
+
+        def forward(self, input_ids):
+            return self.inner(input_ids).logits.softmax(-1)
+
+    model = Softmax().eval()
+    with pytest.raises(ValueError, match="returns probabilities"):
+        masked_outputs(model, prompts, TARGET, VARIABLES, mean_embedding(model))
 
 
 def test_numbers_that_are_not_finite_are_refused(prompts):

@@ -2,6 +2,7 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -93,10 +94,63 @@ def test_sigmoids_are_noticed_however_they_are_called(given, last):
     with pytest.warns(UserWarning, match=r"lie between 0 and 1.*logits\(x\)\[:, 3\]"):
         masked_outputs(model, x, y, variables, AT_RELU)
     # Small logits are not questioned, and neither are sigmoids inside of a network.
-    small = network(lambda z: 0.1 + 0.01 * z)
+    small = network(lambda z: 0.01 * z)
     gated = network(lambda z: z * torch.sigmoid(z))
     for model in (small, gated):
         masked_outputs(model, x, y, variables, AT_RELU)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        lambda z: z.softmax(1) + 1e-3,
+        lambda z: 1 - z.softmax(1),
+        lambda z: 1 / (1 + (-z).exp()),
+        lambda z: (1 + (z / 2).tanh()) / 2,
+    ],
+)
+def test_probabilities_of_any_formula_are_noticed(given, last):
+    x, y, variables = given
+    with pytest.warns(UserWarning, match="lie between 0 and 1"):
+        masked_outputs(network(last), x, y, variables, AT_RELU)
+
+
+@pytest.mark.parametrize("last", [lambda z: 1e3 + z - z.mean(0), lambda z: z + z.flip(0) - 1e4])
+def test_large_logits_hide_no_batch_statistics(given, last):
+    x, y, variables = given
+    model = network(last, 10.0)
+    with pytest.raises(RuntimeError, match="no batch statistics"):
+        masked_outputs(model, x, y, variables, AT_RELU)
+
+
+class LeNet(Net):
+    """A network whose `view` refuses the layout channels-last."""
+
+    def __init__(self):
+        super().__init__(size=1.0, classes=4)
+        self.head = nn.Linear(8 * 49, 4)
+
+    def forward(self, x):
+        x = self.relu(self.conv(x))
+        return self.head(x.view(len(x), -1))
+
+
+def test_networks_that_view_their_features_as_vectors(given):
+    x, y, variables = given
+    torch.manual_seed(0)
+    model = LeNet().eval()
+    value = mean_feature(model, x, "relu")
+    other = LeNet().eval()
+    other.load_state_dict(model.state_dict())
+    other.forward = lambda x: other.head(other.relu(other.conv(x)).flatten(1))
+    for at in (value, MaskValue(torch.zeros(()), None)):
+        expected = masked_outputs(other, x, y, variables, at)
+        assert expected.std(1).min() > 1e-3
+        v = masked_outputs(model, x, y, variables, at)
+        torch.testing.assert_close(v, expected, atol=1e-5, rtol=0)
+    pixels = np.arange(9 * 9).reshape(1, 9, 9) // 27
+    by_number, expected = (masked_outputs(f, x, y, pixels, 0.0) for f in (model, other))
+    torch.testing.assert_close(by_number, expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -112,6 +112,33 @@ def test_a_module_masked_at_its_input_is_the_same_by_patches_and_by_numbers():
     torch.testing.assert_close(masked_outputs(function, images, y, variables, mean), by_patches)
 
 
+@pytest.mark.parametrize("value", [0.1, np.float64(0.1), np.full(2, 0.1)])
+def test_a_mask_value_is_as_exact_as_the_inputs(value):
+    rule = lambda x: 3.0 * (x > 0.1).sum(1)  # noqa: E731
+    v = masked_outputs(rule, np.array([[0.9, 0.8]]), [1], np.arange(2)[None], value)
+    assert v.tolist() == [[0, 3, 3, 6]]
+
+
+def test_a_function_may_compute_gradients():
+    def slope(x):
+        with torch.enable_grad():
+            x = x.requires_grad_()
+            return torch.autograd.grad((x**2).sum(), x)[0].sum(1)
+
+    v = masked_outputs(slope, torch.tensor([[1.0, 3.0]]), [1], np.arange(2)[None], 0.0)
+    assert v.tolist() == [[0, 2, 6, 8]]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_scripted_modules_are_masked_at_their_input():
+    torch.manual_seed(0)
+    x, y = torch.randn(3, 4), [0, 1, 2]
+    module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    given = x, y, np.arange(4)[None], 0.0
+    expected = masked_outputs(module, *given)
+    torch.testing.assert_close(masked_outputs(torch.jit.script(module), *given), expected)
+
+
 def test_arrays_of_any_layout_and_outputs_of_any_kind():
     x, y = TABLE[:4], np.array([0, 1, 1, 0], dtype=">i8")
     expected = masked_outputs(lambda x: x, x, y, COLUMNS, x.mean(0))
@@ -153,7 +180,7 @@ def test_arrays_of_any_layout_and_outputs_of_any_kind():
         ({"variables": np.full((1, 5), -1)}, "expected whole numbers"),
         ({"mask_value": np.zeros(4)}, r"mask value has shape \(4,\), but the input has \(5,\)"),
         ({"mask_value": np.nan}, "v is nan in masked state.*smooth them"),
-        ({"mask_value": MaskValue(torch.zeros(()), "relu")}, "infer dtype of MaskValue"),
+        ({"mask_value": MaskValue(torch.zeros(()), "relu")}, "for layer 'relu', but the variables"),
     ],
 )
 def test_refusals(changes, message):

@@ -150,6 +150,11 @@ def small(**options):
             {},
             "is not a causal language model: .* its output at a token",
         ),
+        (
+            bert,
+            {"position_ids": torch.arange(9)[None]},
+            r"position_ids has shape \(1, 9\), but .* 3",
+        ),
         (small, {}, "encoder-decoder network, which is not supported"),
     ],
 )
@@ -159,6 +164,8 @@ def test_refusals(texts, build, changes, message):
     given = {"x": x, "variables": TEXTS, "mask_value": mean_embedding(model)} | changes
     if given.pop("padding", ""):
         given["x"] = x | {"attention_mask": x["attention_mask"].flip(1)}
+    if "position_ids" in given:
+        given["x"] = x | {"position_ids": given.pop("position_ids")}
     if isinstance(given["x"], str):
         padded = x["input_ids"] * x["attention_mask"]
         given["x"] = {"ids": x["input_ids"], "ids of padding": padded}[given["x"]]
@@ -167,6 +174,8 @@ def test_refusals(texts, build, changes, message):
 
 
 def test_refused_tokens():
+    with pytest.raises(ValueError, match=r"sample 0 has the variables \(\)"):
+        TextVariables(((),))
     model = bert()
     for token in (50, -1):
         with pytest.raises(ValueError, match="expected a number from 0 to 49"):

@@ -112,6 +112,24 @@ def test_tuning_leaves_the_model_and_resumes(model, tokenizer, lora, monkeypatch
     assert run.config.augment is False and run.config.learning_rate == 3e-3
 
 
+def test_code_that_weights_do_not_show_is_trained_anew(model, tokenizer):
+    class Louder(type(model)):
+        def forward(self, *args, **options):
+            output = super().forward(*args, **options)
+            output.logits = 3 * output.logits
+            return output
+
+    usual = tune(model, tokenizer, epochs=1)
+    louder = Louder(model.config)
+    louder.load_state_dict(model.state_dict())
+    hooked = tiny_llama(len(tokenizer), 32, 2, seed=1)
+    hooked.lm_head.register_forward_hook(lambda module, given, output: 3 * output)
+    losses = [tune(x, tokenizer, epochs=1).records["test_loss"].iloc[0] for x in (louder, hooked)]
+    assert losses[0] == pytest.approx(losses[1])
+    assert abs(losses[0] - usual.records["test_loss"].iloc[0]) > 1e-3
+    assert tune(model, tokenizer, epochs=1).folder == usual.folder
+
+
 def test_models_from_folders(folder, monkeypatch):
     found = open_language_model("me/llama")
     assert found.name == "llama" and next(found.model.parameters()).dtype == torch.bfloat16

@@ -41,6 +41,12 @@ def test_the_order_of_variables_does_not_matter(noise):
     majority = (interaction_order(3) >= 2).double()
     tied = symgen.sparsify(majority, noise=noise, few=True)
     assert distance(tied, tied.relabelled([2, 0, 1])) < 1e-5
+    # The noise allows several models of the same strength.
+    a, b, c, d, e, f = 0.293809, -0.473283, -0.681481, 0.260110, 0.051912, 0.0
+    flat = torch.tensor([f, a, f, a, b, c, d, e], dtype=torch.float64)
+    several = symgen.sparsify(flat, noise=0.05, few=True)
+    other = symgen.sparsify(renumbered(flat[None], [2, 0, 1])[0], noise=0.05, few=True)
+    assert distance(several.relabelled([2, 0, 1]), other) < 1e-5
 
 
 @pytest.mark.parametrize("seed", range(2))
