@@ -68,7 +68,7 @@ class Chapter:
         self.parameters = {**plain, **settings}
         book = notebooks.book_above(Path.cwd())
         default = (book or Path.cwd()) / "_build"
-        self.folder = Path(os.environ.get("SYMGEN_OUT") or default) / "tables"
+        self.folder = Path(os.environ.get("SYMGEN_OUT") or default).expanduser() / "tables"
         self._claims: dict[tuple[str, str], pd.DataFrame] = {}
         self._reads: set[str] = set()
         READ.clear()
@@ -136,6 +136,20 @@ class Chapter:
         shown = pd.concat(parts, ignore_index=True)
         text = shown[["setting", "label", "mean", "low", "high", "row"]].to_string(index=False)
         return Shown(text, pages.claim_box(shown, about.loc[name], preset))
+
+    def judge(self, name: str, cases: Mapping[str, Any], unit: str = "trainings") -> Shown:
+        """Judge a claim in several settings by its rule; see `claim`.
+
+        Args:
+            name: name of the claim, and of its rule in `symgen.method.claims`.
+            cases: what the rule takes, by setting in words.
+            unit: what is repeated.
+        """
+        from symgen.method import claims
+
+        for setting, case in cases.items():
+            box = self.claim(name, getattr(claims, name)(case), setting, unit)
+        return box
 
     def results(self, table: str) -> pd.DataFrame:
         """Return a table of all chapters: from the stored editions, and from the run at hand.

@@ -99,7 +99,11 @@ class LanguageStudy:
             TypeError: for an unknown change.
         """
         names = [f.name for f in dataclasses.fields(cls)]
-        return cls(**{**chosen(parameters, names), **changes})
+        return cls(**chosen(parameters, names)).changed(**changes)
+
+    def changed(self, **changes: Any) -> "LanguageStudy":
+        """Return the study with some settings changed."""
+        return dataclasses.replace(self, **changes)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone: another process loads texts and models itself."""

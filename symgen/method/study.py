@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import difflib
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -362,3 +362,17 @@ def seeded(study: Any, seeds: int | Iterable[int] | None = None) -> list:
     if isinstance(seeds, int):
         seeds = [study.seed + 10 * k for k in range(seeds)]
     return [dataclasses.replace(study, seed=int(seed)) for seed in seeds]
+
+
+def several(study: Any, seeds: int, others: Iterable[Mapping[str, Any]]) -> Iterator[tuple]:
+    """Yield a study and its number of seeds, then the same for each further study.
+
+    Args:
+        study: a `Study` or a `LanguageStudy`.
+        seeds: of this study.
+        others: for each further study the settings that differ, and its "seeds".
+    """
+    yield study, seeds
+    for other in others:
+        changes = {name: value for name, value in other.items() if name != "seeds"}
+        yield study.changed(**changes), other["seeds"]

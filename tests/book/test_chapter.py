@@ -67,6 +67,14 @@ def test_a_claim_is_judged_recorded_and_shown(chapter, book):
     assert chapter.provenance().bundle[PROVENANCE]["reads"] == ["claims"]
 
 
+def test_a_claim_is_judged_by_its_rule_in_several_settings(chapter, monkeypatch):
+    monkeypatch.setattr("symgen.method.claims.power", lambda table: [rising(table)])
+    box = chapter.judge("power", {"cnn": [0.1, 0.12, 0.11], "vgg": [0.0, 0.01, 0.0]}, "tunings")
+    assert "cnn, 3 tunings" in box._repr_mimebundle_()["text/html"]
+    table = pd.read_csv(chapter.folder / "00_first.claims.csv").set_index("setting")
+    assert table["verdict"].to_dict() == {"cnn": "holds", "vgg": "fails"}
+
+
 def test_a_claim_that_cannot_be_tested_is_one_sentence(chapter):
     for contrasts in ([], [rising([0.1])]):
         shown = chapter.claim("power", contrasts)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import symgen
-from symgen.method.study import Study, seeded
+from symgen.method.study import Study, seeded, several
 
 
 def test_settings_round_trip_through_json_and_tell_studies_apart():
@@ -50,6 +50,15 @@ def test_parts_and_seeds():
     assert [s.seed for s in seeded(Study(seed=5), 3)] == [5, 15, 25]
     assert [s.seed for s in seeded(Study(), [4, 2])] == [4, 2]
     assert seeded(Study(seed=7)) == [Study(seed=7)]
+
+
+def test_further_studies_differ_in_what_they_name():
+    others = [{"network": "vgg11", "epochs": 3, "seeds": 2}]
+    first, further = several(Study(n=5), 4, others)
+    assert first == (Study(n=5), 4)
+    assert further == (Study(n=5, network="vgg11").changed(epochs=3), 2)
+    [_, (language, count)] = several(symgen.LanguageStudy(n=5), 1, [{"samples": 3, "seeds": 2}])
+    assert language == symgen.LanguageStudy(n=5, samples=3) and count == 2
 
 
 def test_a_study_goes_to_another_process_without_its_data(small_study):
