@@ -131,7 +131,10 @@ class Chapter:
             self.record("claims", pd.concat(self._claims.values(), ignore_index=True))
         parts = [rows for (claim, _), rows in self._claims.items() if claim == name]
         if not parts:
-            sentence = f"Not tested with these parameters: {about.statement[name]}."
+            sentence = (
+                f"Not tested with these parameters, since fewer than two {unit} give a number: "
+                f"{about.statement[name]}."
+            )
             return Shown(sentence, pages.marked("p", name, preset, html.escape(sentence)))
         shown = pd.concat(parts, ignore_index=True)
         text = shown[["setting", "label", "mean", "low", "high", "row"]].to_string(index=False)

@@ -24,9 +24,9 @@ def check(
     """Print "Correct.", or what is wrong with an answer.
 
     Args:
-        answer: a number, text, truth value, array or tensor, or a list of these; with `cases`, a
-            function.
-        expected: the right answer, of the same kind.
+        answer: a number, text, truth value, array or tensor; with `cases`, a function. Several
+            numbers are a mapping from the names that the student gave them.
+        expected: the right answer, of the same kind; for several numbers, a list.
         mistakes: maps a hint to the wrong answer it explains.
         tol: largest difference, relative to the largest expected number.
         cases: arguments on which functions are compared.
@@ -51,8 +51,13 @@ def _judged(
     def results(value: Any) -> list:
         return [value(*case) for case in cases] if cases else [value]
 
+    names = list(answer) if isinstance(answer, Mapping) else []
+    answer = list(answer.values()) if names else answer
     if _missing(answer):
         return EMPTY
+    for name, value in zip(names, answer if names else [], strict=True):
+        if _numbers(value).size != 1:
+            return f"Not yet: {name} is {_short(value)}; one number is expected."
     if cases and not callable(answer):
         return f"Not yet: a function is expected; this is {_short(answer)}."
     given, right = results(answer), results(expected)
@@ -70,7 +75,7 @@ def _judged(
             return f"Not yet: {sentence}"
     first = next(i for i, one in enumerate(given) if not _equal([one], [right[i]], tol))
     place = f"for {', '.join(map(_short, cases[first]))} " if cases else ""
-    return f"Not yet: {place}{_difference(given[first], right[first], tol)}"
+    return f"Not yet: {place}{_difference(given[first], right[first], tol, names)}"
 
 
 def _missing(answer: Any) -> bool:
@@ -106,19 +111,24 @@ def _equal(given: list, right: list, tol: float) -> bool:
     return all(not _misfit(a, b) and _close(a, b, tol).all() for a, b in pairs)
 
 
-def _difference(answer: Any, expected: Any, tol: float) -> str:
+def _difference(answer: Any, expected: Any, tol: float, names: Sequence[str]) -> str:
     a, b = _numbers(answer), _numbers(expected)
     if a.ndim == 0 or b.dtype.kind in "US":
         return f"the result is {_short(answer)}, which is not the expected one."
     if a.ndim == 1 and _equal([np.sort(a)], [np.sort(b)], tol):
         return "the values are right, but in the wrong order."
     places = [tuple(place) for place in np.argwhere(~_close(a, b, tol)).tolist()]
+    if names:
+        wrong = [f"{names[i]} = {_short(a[i])}" for (i,) in places]
+        end = "is not the expected value." if len(wrong) == 1 else "are not the expected values."
+        return f"{' and '.join(wrong)} {end}"
     at = places[0][0] if a.ndim == 1 else places[0]
-    first = f"the first is number {at}, {_short(a[places[0]])}"
+    first = f"the first has index {at}: {_short(a[places[0]])}"
     return f"{len(places)} of {a.size} values differ; {first}."
 
 
 def _short(value: Any) -> str:
-    value = value.item() if getattr(value, "size", None) == 1 else value
+    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "detach"):
+        value = _numbers(value).item() if _numbers(value).size == 1 else value
     text = f"{value:.4g}" if isinstance(value, float) else " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."

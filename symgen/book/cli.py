@@ -161,9 +161,10 @@ def sweep(grid: Path, scheduler: str | None, out: Path | None, workers: int) -> 
 
 @app.command()
 @click.argument("folder", type=Path)
-def course(folder: Path) -> None:
-    """Write the notebooks and slides of a course into FOLDER."""
+@click.option("--no-networks", is_flag=True, help="Do not train the networks; students will.")
+def course(folder: Path, no_networks: bool) -> None:
+    """Write the notebooks, networks and slides of a course into FOLDER, in about ten minutes."""
     from symgen.book.course import write_course
 
-    names = write_course(notebooks.book_folder(), folder)
+    names = write_course(notebooks.book_folder(), folder, not no_networks)
     click.echo(f"{folder} holds {', '.join(names)}: for students, for teachers, and as slides.")

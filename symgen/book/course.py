@@ -1,13 +1,16 @@
-"""A course: notebooks for students and teachers, and slides that work offline."""
+"""A course: notebooks for students and teachers, their networks, and slides that work offline."""
 
+import os
 import re
 import shutil
+import tempfile
 from pathlib import Path
+from unittest import mock
 
 import nbformat
 from markdown_it import MarkdownIt
 
-from symgen.book import editions, inert, notebooks
+from symgen.book import editions, inert, notebooks, run
 from symgen.book.notebooks import BookError
 from symgen.book.site import fetch_scripts
 from symgen.storage import atomic
@@ -30,23 +33,50 @@ PRINTED = """<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{title}
 td, th {{ border-bottom: 1px solid; padding: .2em .5em }}</style>{body}</html>"""
 
 
-def write_course(book: Path, folder: Path) -> list[str]:
+# The first cell of every notebook of the course.
+NETWORKS = "%env SYMGEN_CACHE=../networks"
+START = """# Start here
+
+Open the chapters in this order. Run a cell with Shift+Enter, and all cells with *Run > Run All
+Cells*. Their networks are trained: they lie in the folder `networks`, next to this one.
+
+Sliders and bars work while the notebook's kernel runs. In a notebook that was closed and opened
+again, run the cells again to see them.
+
+{}"""
+
+
+def write_course(book: Path, folder: Path, networks: bool = True) -> list[str]:
     """Write the course into a new or empty folder, and return the names of its chapters.
 
-    ``students/`` holds the notebooks without outputs and solutions. ``teachers/`` holds the same
-    with solutions. ``slides/`` holds one HTML file per chapter, with the outputs of the edition
-    quick. The quiz and the rubric become pages to print, if the book has them.
+    ``students/`` holds the notebooks without outputs and solutions, and ``START.ipynb`` with links
+    to them. ``teachers/`` holds the same with solutions. ``networks/`` holds what they train.
+    ``slides/`` holds one HTML file per chapter, with the outputs of the edition quick. The quiz and
+    the rubric become pages to print, if the book has them.
+
+    Args:
+        book: folder of the book.
+        folder: the new folder.
+        networks: whether to run the chapters, to train their networks.
 
     Raises:
-        BookError: if the folder is not empty.
+        BookError: if the folder is not empty, or a chapter fails.
     """
     if folder.exists() and any(folder.iterdir()):
         raise BookError(f"{folder} is not empty; name a new folder")
     core = [name for name in notebooks.contents(book) if CORE.match(name)]
-    for name in core:
-        for part, with_solutions in (("students", False), ("teachers", True)):
+    for part, with_solutions in (("students", False), ("teachers", True)):
+        links = []
+        for name in core:
             notebook = course_notebook(book, name, core, with_solutions)
+            title = notebook.cells[0].source.splitlines()[0].strip("# ")
+            links.append(f"{len(links) + 1}. [{title}]({name}.ipynb)")
+            notebook.cells.insert(1, nbformat.v4.new_code_cell(NETWORKS, id="networks"))
             notebooks.write(notebook, folder / part / f"{name}.ipynb")
+        text = START.format("\n".join(links))
+        notebook.cells = [nbformat.v4.new_markdown_cell(text, id="start")]
+        notebooks.write(notebook, folder / part / "START.ipynb")
+    for name in core:
         if text := slides(book, name):
             with atomic(folder / "slides" / f"{name}.html") as path:
                 path.write_text(text, encoding="utf-8")
@@ -58,7 +88,20 @@ def write_course(book: Path, folder: Path) -> list[str]:
         title = path.stem.removeprefix("teaching_")
         text = PRINTED.format(title=title, body=body)
         (folder / f"{title}.html").write_text(text, encoding="utf-8")
+    if networks:
+        train_networks(book, folder / "networks", core)
     return core
+
+
+def train_networks(book: Path, folder: Path, chapters: list[str]) -> None:
+    """Run chapters at preset quick, with `folder` as the store of what they train."""
+    with (
+        tempfile.TemporaryDirectory() as out,
+        mock.patch.dict(os.environ, SYMGEN_CACHE=str(folder)),
+    ):
+        for outcome in run.run_all(book, chapters, "quick", {}, Path(out)):
+            if outcome.status == "failed":
+                raise BookError(outcome.message)
 
 
 def course_notebook(
@@ -69,7 +112,7 @@ def course_notebook(
 
     def link(match: re.Match) -> str:
         there = match[2].removesuffix(".ipynb") in core
-        return match[0] if there else match[1]
+        return match[0] if there else f"*{match[1]}* (in the book)"
 
     for cell in notebook.cells:
         if cell.cell_type == "code":

@@ -9,11 +9,12 @@ import torch
 
 from symgen import generalization_power, masked_outputs, mean_feature, sparsify, transfer
 from symgen.book.checking import EMPTY as EMPTY, check as check
+from symgen.split.few import columns, least_cost
 
 
 def check_two_models(strength_and: Any, strength_or: Any) -> None:
     """Check the strengths of "0 or 1" with AND alone and with one OR (chapter 00)."""
-    check([strength_and, strength_or], [3, 1], {
+    check({"strength_and": strength_and, "strength_or": strength_or}, [3, 1], {
         "with AND only, the pair has an effect as well: 1 - 1 - 1 + 0.": [2, 1],
         "the effect of the pair is -1; strengths add up absolute values.": [1, 1],
     })  # fmt: skip
@@ -27,19 +28,36 @@ def check_or_signs(sign: Any) -> None:
     }, cases=[(k,) for k in range(1, 7)])  # fmt: skip
 
 
-def check_noise_program(strength: Any, v: Any, noise: float) -> None:
+def check_noise_program(strength: Any, v: Any, noise: float, clean: Any) -> None:
     """Check the strength of the sparsest model within a noise bound (chapter 00)."""
-    exact, absolute = sparsify(v, noise=0.0), sparsify(v, noise=noise / float(abs(v[-1] - v[0])))
+    span, n = float(abs(v[-1] - v[0])), v.shape[-1].bit_length() - 1
+    exact, absolute = sparsify(v, noise=0.0), sparsify(v, noise=noise / span)
+    kind, sets = np.divmod(np.arange(2 ** (n + 1)), 2**n)
+    matrix, w = columns(np.arange(1, 2**n), sets, kind == 1), (v[1:] - v[0]).numpy()
+
+    def program(w: Any, below: float, above: float) -> float:
+        cost = np.where(sets > 0, 1.0, 1e3)
+        return float(abs(least_cost(matrix, w - below, w + above, cost)[0]).sum())
+
+    eps, free, before = noise * span, np.inf, (clean[1:] - clean[0]).numpy()
     check(strength, sparsify(v, noise=noise).objective, {
         "this model still matches exactly; use eps in both inequalities.": exact.objective,
         "eps is a share of |v(N) - v(none)|: multiply kappa by it.": absolute.objective,
+        "this is the lower inequality alone; d may not be above v + eps, either.":
+            program(w, eps, free),
+        "this is the upper inequality alone; d may not be below v - eps, either.":
+            program(w, free, eps),
+        "subtract v(none): w = v(S) - v(none).": program(v[1:].numpy(), eps, eps),
+        "w is still that of `v`; compute it from `disturbed`.": program(before, eps, eps),
+        "w and eps are still those of `v`; compute both from `disturbed`.":
+            program(before, *[noise * float(abs(clean[-1] - clean[0]))] * 2),
     }, tol=5e-3)  # fmt: skip
 
 
 def check_log_odds(v_09: Any, v_01: Any, v_05: Any) -> None:
     """Check v for the probabilities 0.9, 0.1 and 0.5 (chapter 01)."""
     p = np.array([0.9, 0.1, 0.5])
-    check([v_09, v_01, v_05], np.log(p / (1 - p)), {
+    check({"v_09": v_09, "v_01": v_01, "v_05": v_05}, np.log(p / (1 - p)), {
         "use the natural logarithm, not the one to base 10.": np.log10(p / (1 - p)),
         "this is log p; v is the logarithm of the odds p / (1 - p).": np.log(p),
         "these are the odds; v is their logarithm.": p / (1 - p),
@@ -55,6 +73,8 @@ def check_full_output(d_full: Any, inter: Any) -> None:
         "the full image triggers every AND as well.": inter.bias + ors,
         "effects have signs; do not take absolute values.": inter.bias + inter.objective,
         "this is v(N) of the network; d(N) may differ from it by the noise.": inter.full,
+        "the full image triggers all sets, not only the set of all variables.":
+            inter.bias + inter.and_[-1] + inter.or_[-1],
     })  # fmt: skip
 
 
@@ -67,13 +87,16 @@ def check_banzhaf(values: Any, inter: Any) -> None:
         "these are Shapley values: they weight orders of arrival, not states.":
             both / np.maximum(order, 1) @ members,
         "ORs count as well, with the same sign.": ands * half @ members,
+        "ORs are added, not subtracted.": (ands - ors) * half @ members,
+        "a power of whole numbers is rounded to 0 here; write 2.0 ** (1 - order).":
+            both * np.trunc(half) @ members,
         "the other members are m - 1 variables, not m.": both * half / 2 @ members,
     })  # fmt: skip
 
 
 def check_power_by_hand(H_all: Any, H_low: Any) -> None:
     """Check H and H_low of one sample with three salient interactions (chapter 02)."""
-    check([H_all, H_low], [3 / 5, 3 / 4], {
+    check({"H_all": H_all, "H_low": H_low}, [3 / 5, 3 / 4], {
         "an interaction with the other sign does not transfer.": [4 / 5, 1],
         "the OR is not salient in the baseline: 0.01 is below tau.": [4 / 5, 3 / 4],
         "this counts interactions; H divides their strengths.": [1 / 3, 1 / 2],
@@ -90,6 +113,8 @@ def check_probability(probability: Any) -> None:
             lambda n, m, count: count / math.perm(n, m),
         "any of the baseline's interactions may match, not only one.":
             lambda n, m, count: 1 / math.comb(n, m),
+        "the interactions of a network are different sets: their chances add up.":
+            lambda n, m, count: 1 - (1 - 1 / math.comb(n, m)) ** count,
     }, cases=[(10, 1, 10), (10, 4, 10), (7, 3, 5)])  # fmt: skip
 
 
@@ -110,7 +135,11 @@ def check_H_curve(power: Any, t1: Any) -> None:
     """Check H at five checkpoints and the end of phase 1 (chapter 03)."""
     kept, rest = np.array([1, 2, 6, 9, 10]), np.array([4, 2, 4, 7, 15])
     right = kept / (kept + rest)
-    check(... if power is ... else [*power, t1], [*right, 3], {
+    if power is not ... and np.size(power) != 5:
+        return print(f"Not yet: H has {np.size(power)} values; expected one for each checkpoint.")
+    values = {"H": ...} if power is ... else {f"H[{i}]": x for i, x in enumerate(power)}
+    check(values | {"t1": t1}, [*right, 3], {
+        "this is the non-generalizable share.": [*(1 - right), 3],
         "divide by the sum of both strengths, not by the other one.": [*kept / rest, 3],
         "H is right, but phase 1 ends where H is largest; count from 1.": [*right, 2],
         "H is right, but the strength is largest there, not H.": [*right, 5],
@@ -128,34 +157,47 @@ def check_count(count: Any, effects: Any) -> None:
     check(count, right, {
         "this is one too few: count the interaction that reaches 80 % too.": partial(right, more=0),
         "this counts all effects that are not zero.": lambda x: int((x != 0).sum()),
+        "this compares with the strongest effect; compare sums with the sum of all.":
+            lambda x: int((x.abs() > 0.8 * x.abs().max()).sum()),
         "effects have signs; add up their absolute values.": partial(right, size=torch.clone),
+        "without any strength, the number is 0.": lambda x: right(x) or 1,
+        "effects have signs, and without any strength the number is 0.":
+            lambda x: right(x, size=torch.clone) or 1,
     }, cases=[(effects,), (effects * 0,), (-effects,)])  # fmt: skip
 
 
 def check_second_boundary(second: Any) -> None:
     """Check a function that finds the index of t2 (chapter 03)."""
 
-    def right(kept: Any, rest: Any, t1: int, after: int = 1, least: float = 0) -> int:
+    def right(
+        kept: Any, rest: Any, t1: int, after: int = 1, least: float = 0, less: Any = np.less
+    ) -> int:
         more, other = np.diff(kept), np.diff(rest)
-        found = (more < other) & (other > least) & (np.arange(len(more)) + 1 >= t1 + after)
+        found = less(more, other) & (other > least) & (np.arange(len(more)) + 1 >= t1 + after)
         return int(found.argmax()) + 1 if found.any() else -1
 
     def answered(*case: Any) -> Any:
         # None is a valid answer here; dots mean that nothing was entered.
         return -1 if (index := second(*case)) is None else index
 
-    examples = [[1, 3, 5, 5], [4, 2, 3, 6]], [[1, 4, 3, 2, 5], [4, 2, 1, 0, 9]]
+    examples = [
+        [[1, 3, 5, 5], [4, 2, 3, 6]], [[1, 4, 3, 2, 5], [4, 2, 1, 0, 9]],
+        [[1, 4, 2, 2], [4, 2, 1, 3]], [[1, 3, 5, 6], [4, 2, 4, 7]], [[0, 1, 5, 9], [9, 8, 7, 6]],
+    ]  # fmt: skip
     check(answered, right, {
         "start after t1, not at it.": partial(right, after=0),
         "non-generalizable strength must have grown, too.": partial(right, least=-np.inf),
-        "no boundary is found in any of the examples.": lambda *case: -1,
-    }, cases=[(*lists, 1) for lists in (*examples, [[0, 1, 5, 9], [9, 8, 7, 6]])])  # fmt: skip
+        "generalizable strength must have grown by less, not by as much.":
+            partial(right, less=np.less_equal),
+        "the result is None for every example, as of an empty function; only one of them has no "
+        "boundary.": lambda *case: -1,
+    }, cases=[(*lists, 1) for lists in examples])  # fmt: skip
 
 
 def check_removal_by_hand(before: Any, after: Any) -> None:
     """Check the loss of one sample before and after removal (chapter 04)."""
     first, last, wrong = np.log1p(np.exp([-4, -2, -3])).tolist()
-    check([before, after], [first, last], {
+    check({"before": before, "after": after}, [first, last], {
         "after the removal v is 2: only the non-generalizable part goes.": [first, wrong],
         "the loss is -log of the probability; these are the probabilities.":
             np.exp([-first, -last]),
@@ -189,7 +231,11 @@ def check_baseline_study(other: Any, study: Any) -> None:
 def check_rope(v_both: Any, v_else: Any, effect: Any) -> None:
     """Check log odds and the AND effect of two words (chapter 05)."""
     both, other = np.log([0.9 / 0.1, 0.25 / 0.75])
-    check([v_both, v_else, effect], [both, other, both - other], {
+    given = {"v_both": v_both, "v_else": v_else, "effect": effect}
+    check(given, [both, other, both - other], {
+        "these are probabilities; v is log(p / (1 - p)).": [0.9, 0.25, 0.65],
+        "the effect is the difference of the two outputs.": [both, other, both + other],
+        "subtract the output without the two words from that with both.": [both, other, both],
         "these are log probabilities; v is the logarithm of p / (1 - p).":
             np.log([0.9, 0.25, 0.9 / 0.25]),
         "probabilities do not add up; the effect is a difference of log odds.": [both, other, 0.65],
@@ -212,6 +258,8 @@ def check_gain(function: Any, inter: Any) -> None:
     check(function, right, {
         "this is the effect in log odds; turn both outputs into probabilities.": strongest,
         "the strongest effect may be negative.": partial(right, size=torch.clone),
+        "keep the sign of the strongest effect.":
+            lambda one: one.full.sigmoid() - (one.full - strongest(one).abs()).sigmoid(),
     }, tol=1e-4, cases=[(inter,), (type(inter)(*signs),)])  # fmt: skip
 
 
@@ -226,6 +274,7 @@ def check_two_tokens(function: Any) -> None:
 
     check(function, right, {
         "log odds do not add up; log probabilities do.": lambda a, b: a + b,
+        "multiply the probabilities; this is a mean.": lambda a, b: (a + b) / 2,
         "this is the probability; turn it back into log odds.": product,
         "this is log p; v is log p - log(1 - p).": lambda a, b: math.log(product(a, b)),
     }, tol=1e-4, cases=[(2.0, 1.0), (0.0, -1.0), (3.0, 3.0)])  # fmt: skip
@@ -233,7 +282,7 @@ def check_two_tokens(function: Any) -> None:
 
 def check_tuning(strengthened: Any, turned: Any, new: Any) -> None:
     """Check by how much three kinds of change move the output (chapter 06)."""
-    check([strengthened, turned, new], [2, 3, 0.5], {
+    check({"strengthened": strengthened, "turned_around": turned, "new": new}, [2, 3, 0.5], {
         "these are effects after tuning; subtract the effects before.": [3, 1, 0.5],
         "an effect that turns from -2 to 1 adds 3.": [2, -1, 0.5],
         "the second answer adds: from -2 to 1 is +3.": [2, -3, 0.5],
@@ -290,7 +339,7 @@ def check_exponent(exponent: Any) -> None:
 
 def check_choices(any_of_two: Any, all_of_two: Any) -> None:
     """Check in how many pairs of baselines any, or all, share an interaction (chapter B)."""
-    check([any_of_two, all_of_two], [1, 1 / 3], {
+    check({"any_of_two": any_of_two, "all_of_two": all_of_two}, [1, 1 / 3], {
         "this is for one chosen baseline; two are chosen.": [2 / 3, 2 / 3],
         "two of three is the share of baselines; count the pairs of baselines.": [1, 2 / 3],
         "the two baselines of a choice differ: draw without replacement.": [8 / 9, 4 / 9],
@@ -316,7 +365,7 @@ def check_sets(sets: Any, target: Any, one: Any, other: Any) -> None:
 
 def check_invented_share(large: Any, small: Any) -> None:
     """Check the share of strength that gradient descent invents, for two outputs (chapter C)."""
-    check([large, small], [251 / 1251, 251 / 261], {
+    check({"share_large": large, "share_small": small}, [251 / 1251, 251 / 261], {
         "divide by the whole strength: the true one plus the invented one.": [0.251, 25.1],
         "half a step per effect: 502 times s/2 is 251 s.": [502 / 1502, 502 / 512],
     }, tol=0.01)  # fmt: skip
@@ -340,7 +389,7 @@ def check_donors(v: Any, model: Any, samples: Any, variables: Any, donors: Any) 
 
 def check_penalty_by_hand(once: Any, doubled: Any) -> None:
     """Check the penalty of one sample (chapter D)."""
-    check([once, doubled], [3.5 / 6, 3.5 / 6], {
+    check({"once": once, "doubled": doubled}, [3.5 / 6, 3.5 / 6], {
         "divide by the salient strength, so that doubling changes nothing.": [3.5, 7],
         "the first is right; numerator and denominator both double.": [3.5 / 6, 7 / 6],
     }, tol=0.01)  # fmt: skip

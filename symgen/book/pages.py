@@ -18,6 +18,13 @@ from symgen.book.inert import clean_html
 # In Markdown, `<!-- symgen: NAME ... -->` is replaced when the site is built.
 MARK = re.compile(r"<!-- symgen: (.+?) -->")
 MISSING = "(not measured yet)"
+# How tables and verdicts look in JupyterLab; the site has a style of its own.
+LAB = (
+    "<style>.jp-RenderedHTMLCommon :is(.results, .claim) :is(th, td) {text-align: left}"
+    ".jp-RenderedHTMLCommon .verdict {color: black; padding: 0 0.4em}"
+    ".verdict.holds {background: #a6dbc9} .verdict.fails {background: #f2b8a0}"
+    ".verdict.open {background: #dcdcf2}</style>"
+)
 CAPTION = re.compile(r"\*(?![*\s])(.+?)(?<![*\s])\*\s*(\n\s*\n|\Z)", re.S)
 
 
@@ -33,9 +40,10 @@ def table(frame: pd.DataFrame, max_rows: int | None = 30) -> str:
     if not pd.api.types.is_integer_dtype(frame.index) or any(frame.index.names):
         frame = frame.reset_index()
     frame = frame.rename(columns=lambda name: str(name).replace("_", " "))
-    return frame.rename_axis(columns=None).to_html(
+    text = frame.rename_axis(columns=None).to_html(
         index=False, border=0, max_rows=max_rows, float_format=digits, na_rep="", classes="results"
     )
+    return text + LAB
 
 
 def effect(row: Any) -> str:
@@ -99,7 +107,7 @@ def claim_box(rows: pd.DataFrame, about: Any, preset: str, note: str = "") -> st
     """Return the box of a claim: statement, place, measured rows and verdict."""
     paper = html.escape(f"{about['place']}; paper: {about['paper_value']}")
     head = f"<p><b>{html.escape(about['statement'])}</b> <small>({paper})</small></p>"
-    return marked("div", rows["claim"].iloc[0], preset, head + claim_rows(rows) + note)
+    return marked("div", rows["claim"].iloc[0], preset, head + claim_rows(rows) + note) + LAB
 
 
 def recorded(book: Path, claim: str, preset: str) -> str:

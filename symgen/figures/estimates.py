@@ -145,7 +145,9 @@ def plot_scatter(
         ax.plot(rows[x], rows[y], style.MARKERS[k % 8], **look)
     ax.set(xlabel=style.label_of(x), ylabel=style.label_of(y))
     if group is not None:
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, markerscale=1.4)
+        wide = table[group].astype(str).str.len().max() > 20  # two columns would not fit
+        above = {"loc": "lower center", "bbox_to_anchor": (0.5, 1)}
+        ax.legend(**above, ncols=1 if wide else 2, markerscale=1.4)
     return ax
 
 

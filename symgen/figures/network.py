@@ -136,8 +136,8 @@ def plot_matching(v: Float[Tensor, "state"], inter: Interactions, ax: Axes | Non
     ax = style.axes_or_new(ax)
     order = torch.argsort(v.cpu(), stable=True)
     model = one_sample(inter).predict().cpu()[order]
-    ax.plot(v.cpu()[order], color=style.COLORS["network"], lw=2.5, alpha=0.6, label="v, network")
-    ax.plot(model, ".", ms=3, color=style.COLORS["model"], label="d, logical model")
+    ax.plot(v.cpu()[order], color=style.COLORS["network"], lw=2.5, alpha=0.6, label="v")
+    ax.plot(model, ".", ms=3, color=style.COLORS["model"], label="d of the logical model")
     ax.set(xlabel="masked states, sorted by v", ylabel="output v (log odds)")
     ax.legend(markerscale=3)
     return ax
@@ -170,7 +170,7 @@ def plot_interactions(
     ax.invert_yaxis()
     ax.axvline(0, color="black", lw=0.8)
     ax.grid(visible=False, axis="y")
-    ax.set_xlabel("effect on v (log odds)")
+    ax.set_xlabel("effect on v")
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     return ax
 
@@ -200,7 +200,7 @@ def plot_graph(
     labels = names_of(inter, names)
     # At most five nodes side by side: an order with more gets several rows.
     rows = [
-        (order, members.iloc[i : i + 5])
+        ("" if i else f"order {order}", members.iloc[i : i + 5])
         for order, members in table.groupby("order")
         for i in range(0, len(members), 5)
     ]
@@ -221,7 +221,7 @@ def plot_graph(
     for x, label in zip(feet, labels, strict=True):
         ax.text(x, 0, style.no_math(label), bbox=box, zorder=4, **turn)
     ax.text(5, roof, style.no_math(target), bbox=box, zorder=4, ha="center", va="center", size=11)
-    ax.set_yticks(range(1, len(rows) + 1), [f"order {order}" for order, _ in rows])
+    ax.set_yticks(range(1, len(rows) + 1), [label for label, _ in rows])
     ax.set(xlim=(-0.2, 10.2), ylim=(-0.5, roof + 0.3), xticks=[])
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
@@ -327,6 +327,7 @@ def explorer(
     if names is None and text is not None:
         names = [text[start:end] for start, end in spans]
     table = strongest(inter, names, top)
+    table = table[table["effect"].abs() >= 0.005]  # the others would read 0.00
     terms = zip(table["type"], table["index"], table["effect"].round(4), strict=True)
     v, d = v.tolist(), inter.predict().tolist()
     data = {

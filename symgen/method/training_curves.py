@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from unittest import mock
 
 import joblib
 import numpy as np
@@ -131,7 +132,9 @@ def side_by_side(
     if workers is None:
         workers = 1 if torch.cuda.is_available() else max(1, joblib.cpu_count() // threads)
     run = joblib.Parallel(n_jobs=max(1, min(workers, len(cases))), return_as="generator")
-    results = run(joblib.delayed(_with_threads)(threads, function, *case) for case in cases)
+    # The bar below counts cases; those of other processes would end up in red between the lines.
+    with mock.patch.dict(os.environ, TQDM_DISABLE="1"):
+        results = run(joblib.delayed(_with_threads)(threads, function, *case) for case in cases)
     until = float(os.environ.get("SYMGEN_UNTIL", "inf"))
     bar = tqdm(results, title, len(cases), disable=len(cases) < 2, leave=False)
     for done, result in enumerate(bar, 1):

@@ -40,7 +40,10 @@ def test_tables_have_a_default_place_in_the_book(chapter, book):
 def test_a_claim_that_is_measured_in_no_setting_is_a_sentence(chapter):
     unknown = [rising([float("nan")] * 3), rising([0.1, 0.1, 0.2], 0)]
     text = chapter.claim("power", unknown, "cnn")._repr_mimebundle_()["text/html"]
-    assert "Not tested with these parameters: " in text and "<table" not in text
+    assert (
+        "Not tested with these parameters, since fewer than two trainings give" in text
+        and "<table" not in text
+    )
     chapter.claim("power", [rising([0.1, 0.12, 0.11])], "vgg")
     text = chapter.claim("power", unknown, "cnn")._repr_mimebundle_()["text/html"]
     assert "vgg, 3 trainings" in text and "cnn" not in text
@@ -78,7 +81,10 @@ def test_a_claim_is_judged_by_its_rule_in_several_settings(chapter, monkeypatch)
 def test_a_claim_that_cannot_be_tested_is_one_sentence(chapter):
     for contrasts in ([], [rising([0.1])]):
         shown = chapter.claim("power", contrasts)
-        assert repr(shown) == "Not tested with these parameters: H first rises & then falls."
+        assert repr(shown) == (
+            "Not tested with these parameters, since fewer than two trainings give a number: "
+            "H first rises & then falls."
+        )
         assert "<table" not in shown._repr_mimebundle_()["text/html"]
     assert not (chapter.folder / "00_first.claims.csv").exists()
 

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from symgen.book import cli, course, inert
+from symgen.book.notebooks import BookError
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,29 @@ def test_students_get_no_solutions_and_teachers_do(folder):
 
 def test_links_to_chapters_outside_the_course_become_text(ran):
     notebook = course.course_notebook(ran, "00_first", ["00_first"], False)
-    assert "See the second." in notebook.cells[0].source
+    assert "See *the second* (in the book)." in notebook.cells[0].source
+
+
+def test_a_start_page_links_to_the_chapters_and_networks_come_along(folder):
+    for part in ("students", "teachers"):
+        start = sources(folder / part / "START.ipynb")
+        links = dict(re.findall(r"\d\. \[(.+)\]\((.+)\)", start))
+        assert set(links.values()) == {"00_first.ipynb", "02_second.ipynb"}
+        for title, name in links.items():
+            text = sources(folder / part / name)
+            assert text.startswith(f"# {title}") and "%env SYMGEN_CACHE=../networks\n" in text
+
+
+def test_networks_come_along_and_a_failing_chapter_stops(copied, tmp_path):
+    path = copied / "chapters" / "02_second.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    keep = "from symgen.storage import cache_folder\n(cache_folder() / 'kept').mkdir(parents=True)"
+    notebook.cells.append(nbformat.v4.new_code_cell(keep))
+    nbformat.write(notebook, path)
+    course.train_networks(copied, tmp_path / "networks", ["02_second"])
+    assert (tmp_path / "networks" / "kept").is_dir()
+    with pytest.raises(BookError, match="cell .* raised FileExistsError"):
+        course.train_networks(copied, tmp_path / "networks", ["02_second"])
 
 
 def test_slides_show_tagged_cells_and_load_local_files(folder):
