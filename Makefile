@@ -44,7 +44,7 @@ offline: $(READY)
 lab: $(READY)
 	@[ -d _build/lab ] || { mkdir -p _build && cp -R chapters _build/lab; }
 	@echo 'Your copy of the chapters is in _build/lab; delete this folder to start afresh.'
-	@cd _build/lab && '$(abspath $(BIN))/jupyter-lab'
+	@cd _build/lab && '$(abspath $(BIN))/jupyter-lab' 00_planted_logic.ipynb
 
 verify: $(READY)
 	@$(BIN)/symgen verify
