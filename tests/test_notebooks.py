@@ -135,6 +135,9 @@ def test_presets_name_chapters_and_their_parameters(preset):
         ("low_orders", "untrained baselines", "cnn on cifar10", 0.0, 0.05),
         ("low_orders", "orders 6-10, after", "cnn on cifar10", 0.2, 1.0),
         ("low_orders", "above chance", "cnn on cifar10", 0.0, 0.05),
+        # More than half of the lead, 0.36.
+        ("llm_low_orders", "above chance", "gemma", 0.18, 1.0),
+        ("llm_low_orders", "untrained copies", "gemma", 0.1, 1.0),
         ("removal_gap", "random removal", "cnn on cifar10", -1.0, 0.0),
         ("penalty_power", "minus random", "cnn on cifar10", -0.02, 0.02),
     ],

@@ -47,6 +47,9 @@ Effects = Interactions | Sequence[Interactions]
 # Differences up to these count as none: of shares, of N as a share of its mean, of orders, of
 # losses (nats), of strengths (log odds), of accuracies.
 SHARE, COUNT, ORDER, NATS, ODDS, ACCURACY = 0.02, 0.05, 0.05, 0.02, 0.05, 0.005
+# The lead of low orders, the same in every study.
+LEAD = "H of orders 1-2 minus H of orders from 3 on"
+ABOVE = "H above chance: orders 1-2 minus orders from 3 on"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -226,6 +229,26 @@ def _matched(inter: Interactions, baselines: Effects) -> tuple[Tensor, Tensor]:
     return tuple(torch.tensor(rows).T)
 
 
+def _rest_lead(table: pd.DataFrame) -> list[Contrast]:
+    """Return as a control how far low orders are ahead of all others; older trainings lack it."""
+    known = (table["quantity"] == "H_rest").any()
+    return [control(LEAD, last(table, "H_low") - last(table, "H_rest"))] if known else []
+
+
+def _leads(
+    target: Interactions, baselines: Effects, untrained: Effects | None = None
+) -> list[Contrast]:
+    """Return the same of one network as a control, above chance, and H minus H of untrained."""
+    g, orders = transfer(target, baselines), (LOW_ORDERS, REST_ORDERS)
+    above = [excess(target, baselines, x) for x in orders]
+    plain = [generalization_power(target, g, x) for x in orders]
+    rows = [control(ABOVE, above[0] - above[1]), control(LEAD, plain[0] - plain[1])]
+    if untrained is not None:
+        ours, null = (generalization_power(target, x) for x in (g, transfer(target, untrained)))
+        rows.append(control("H minus H with untrained copies", ours - null))
+    return rows
+
+
 def _shares(k: int, label: str, side: int, margin: float, target: Any, baselines: Any) -> list:
     """Return value k of `_shared` as a contrast; of `_matched` and relabelled words as controls."""
     label, backwards = f"{label}, shared minus unshared", range(target.n)[::-1]
@@ -252,10 +275,9 @@ def low_orders(table: pd.DataFrame) -> list[Contrast]:
     """Fig. 2: after training, H of orders 1 and 2 minus H of orders 6 to 10."""
     label, ahead = "H of orders 1-2 minus H of orders 6-10", _lead(table)
     main = Contrast(f"{label}, after training", ahead.iloc[:, -1], 1, SHARE)
-    above = last(table, "excess_low") - last(table, "excess_rest")
-    rest = control("H above chance: orders 1-2 minus orders from 3 on", above)
     before = control(f"{label}, before training", ahead.iloc[:, 0])
-    return [main, before, rest, *_nulls(table)]
+    above = control(ABOVE, last(table, "excess_low") - last(table, "excess_rest"))
+    return [main, before, above, *_rest_lead(table), *_nulls(table)]
 
 
 def pair_low_orders(target: Interactions, baselines: Effects) -> list[Contrast]:
@@ -263,8 +285,7 @@ def pair_low_orders(target: Interactions, baselines: Effects) -> list[Contrast]:
     g = transfer(target, baselines)
     low, high = (generalization_power(target, g, x) for x in (LOW_ORDERS, HIGH_ORDERS))
     main = Contrast("H of orders 1-2 minus H of orders 6-10, after training", low - high, 1, SHARE)
-    low, rest = (excess(target, baselines, x) for x in (LOW_ORDERS, REST_ORDERS))
-    return [main, control("H above chance: orders 1-2 minus orders from 3 on", low - rest)]
+    return [main, *_leads(target, baselines)]
 
 
 def count(table: pd.DataFrame) -> list[Contrast]:
@@ -345,14 +366,14 @@ def removal_test(table: pd.DataFrame) -> list[Contrast]:
     return [main, control("rise of the test loss by random removal", other, "nats")]
 
 
-def llm_low_orders(target: Interactions, baselines: Effects) -> list[Contrast]:
+def llm_low_orders(
+    target: Interactions, baselines: Effects, untrained: Effects | None = None
+) -> list[Contrast]:
     """Fig. 11, App. O: the share of orders 1 and 2 in generalizable strength, minus 1/2."""
-    g, orders = transfer(target, baselines), (LOW_ORDERS, REST_ORDERS)
-    by_order = order_spectrum(target, g).abs().sum(-2)
+    by_order = order_spectrum(target, transfer(target, baselines)).abs().sum(-2)
     share = by_order[..., LOW_ORDERS].sum(-1) / by_order.sum(-1) - 0.5
-    low, rest = (excess(target, baselines, x) for x in orders)
     main = Contrast("share of orders 1-2 in generalizable strength, minus 1/2", share, 1, SHARE)
-    return [main, control("H above chance: orders 1-2 minus orders from 3 on", low - rest)]
+    return [main, *_leads(target, baselines, untrained)]
 
 
 def shared_orders(target: Interactions, baselines: Effects) -> list[Contrast]:

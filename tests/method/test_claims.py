@@ -207,8 +207,15 @@ def test_language_models_share_low_orders():
     order = symgen.Interactions.from_moebius(torch.zeros(1, 16)).order
     effects = drawn(0, samples=8).effects
     low = with_effects(effects * (order <= 2))
-    assert verdict(claims.llm_low_orders(low, low)) == "holds"
     high = with_effects(effects * (order > 2))
+    # Exactly the effects of orders 1 and 2 are shared, and an untrained copy shares the others.
+    main, above, lead, ahead = claims.llm_low_orders(with_effects(effects), low, high)
+    assert main.verdict == "holds" and main.interval.mean == 0.5
+    assert not (above.verdict or lead.verdict or ahead.verdict)
+    assert lead.interval.mean == 1 and 0 < above.interval.mean < 1
+    target = with_effects(effects)
+    powers = [symgen.generalization_power(target, symgen.transfer(target, x)) for x in (low, high)]
+    assert ahead.interval.mean == pytest.approx(float((powers[0] - powers[1]).mean()))
     assert verdict(claims.llm_low_orders(high, high)) == "fails"
 
 
