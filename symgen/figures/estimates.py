@@ -34,14 +34,15 @@ def plot_estimates(
         xlabel: name of the quantity, with its unit.
 
     """
-    labels, groups = list(table["label"].unique()), len(style.parts_of(table, group))
+    labels, groups = list(table["label"].unique()), [x for x, _ in style.parts_of(table, group)]
     parts = style.parts_of(table, panel)
-    height = 1.2 + max(0.34, 0.2 * groups) * len(labels)
+    height = 1.2 + max(0.34, 0.2 * len(groups)) * len(labels)
     titles = ["" if title is None else title for title, _ in parts]
     figure, axes = style.panels(titles, len(parts), height, sharey=True, sharex=True)
     for ax, (_, rows) in zip(axes, parts, strict=True):
-        for k, (name, dots) in enumerate(style.parts_of(rows, group)):
-            place = dots["label"].map(labels.index) + 0.6 * ((k + 0.5) / groups - 0.5)
+        for name, dots in style.parts_of(rows, group):
+            k = groups.index(name)  # the same look in every panel, whatever is missing there
+            place = dots["label"].map(labels.index) + 0.6 * ((k + 0.5) / len(groups) - 0.5)
             _dots(ax, dots, place, name, k)
         style.row_axis(ax, labels, reference)
         ax.set_xlabel(xlabel)

@@ -175,6 +175,14 @@ def test_estimates_are_dots_with_intervals_in_rows():
     assert any(set(line.get_xdata()) == {0.5} for line in ax.lines)
     low, high = ax.get_ylim()
     assert low > high  # the first label is on top
+    # A panel without some group keeps the markers of the others.
+    table = estimates()
+    less = table[(table["orders"] != "low") | (table["group"] != "H")]
+    low, high = (
+        {c.lines[0].get_color(): c.lines[0].get_marker() for c in ax.containers}
+        for ax in figures.plot_estimates(less, "group", "orders").axes
+    )
+    assert len(low) == 2 and len(high) == 3 and low.items() <= high.items()
 
 
 def test_repeats_show_every_training_next_to_the_mean():
