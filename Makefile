@@ -26,7 +26,7 @@ book: $(READY)
 
 # One thread per process: the networks of the tests are small.
 test: $(READY)
-	OMP_NUM_THREADS=1 LOKY_MAX_CPU_COUNT=1 $(BIN)/python -m pytest -q -n 2
+	OMP_NUM_THREADS=1 LOKY_MAX_CPU_COUNT=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 golden: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/compute.py --write

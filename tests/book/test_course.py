@@ -13,7 +13,7 @@ from symgen.book.notebooks import BookError
 @pytest.fixture(scope="module")
 def folder(ran, tmp_path_factory):
     folder = tmp_path_factory.mktemp("course") / "made"
-    course.write_course(ran, folder)
+    course.write_course(ran, folder, networks=False)
     return folder
 
 
