@@ -73,9 +73,9 @@ def write_course(book: Path, folder: Path, networks: bool = True) -> list[str]:
             links.append(f"{len(links) + 1}. [{title}]({name}.ipynb)")
             notebook.cells.insert(1, nbformat.v4.new_code_cell(NETWORKS, id="networks"))
             notebooks.write(notebook, folder / part / f"{name}.ipynb")
-        text = START.format("\n".join(links))
-        notebook.cells = [nbformat.v4.new_markdown_cell(text, id="start")]
-        notebooks.write(notebook, folder / part / "START.ipynb")
+        start = nbformat.v4.new_markdown_cell(START.format("\n".join(links)), id="start")
+        only = nbformat.v4.new_notebook(cells=[start], metadata=notebook.metadata)
+        notebooks.write(only, folder / part / "START.ipynb")
     for name in core:
         if text := slides(book, name):
             with atomic(folder / "slides" / f"{name}.html") as path:

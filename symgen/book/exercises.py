@@ -30,6 +30,8 @@ def check_or_signs(sign: Any) -> None:
 
 def check_noise_program(strength: Any, v: Any, noise: float, clean: Any) -> None:
     """Check the strength of the sparsest model within a noise bound (chapter 00)."""
+    if strength is ...:  # the programs below take seconds
+        return check(strength, 0)
     span, n = float(abs(v[-1] - v[0])), v.shape[-1].bit_length() - 1
     exact, absolute = sparsify(v, noise=0.0), sparsify(v, noise=noise / span)
     kind, sets = np.divmod(np.arange(2 ** (n + 1)), 2**n)

@@ -59,8 +59,9 @@ Variables = ImageVariables | TextVariables | Tensor | np.ndarray
 Value = MaskValue | Tensor | np.ndarray | np.generic | float | Callable[[Any], MaskValue] | None
 # Up to this many variables, the split is faster on a GPU.
 GPU_LAST = 12
-# Inputs of text networks that have one entry per token; language models take the first two.
-PER_TOKEN = ["input_ids", "attention_mask", "token_type_ids", "position_ids"]
+# Inputs of language models, and all inputs of text networks that have one entry per token.
+OF_PROMPTS = {"input_ids", "attention_mask"}
+PER_TOKEN = OF_PROMPTS | {"token_type_ids", "position_ids"}
 
 
 def masked_outputs(
@@ -305,7 +306,7 @@ def _prompts(
         runner = _text_runner(model, x, ids[:, 0], variables, value)
         if logits_of(call(model, runner.inputs_of(0, 1)), 1).dim() == 2:
             return None
-        if isinstance(x, Mapping) and (other := set(x) - {*PER_TOKEN[:2]}):
+        if isinstance(x, Mapping) and (other := set(x) - OF_PROMPTS):
             raise ValueError(
                 f"a causal language model takes no {sorted(other)} here; leave them out"
             )
@@ -319,7 +320,7 @@ def _text_runner(
     ids, mask = _ids_and_mask(model, x, variables)
     named, where = x if isinstance(x, Mapping) else {"": x}, device_of(model)
     # Networks of `transformers` take any length; others may rely on the one that they get.
-    trims = hasattr(model, "config") and set(named) <= {*PER_TOKEN}
+    trims = hasattr(model, "config") and set(named) <= PER_TOKEN
 
     def whole_of(first, count):
         rows = slice(first, first + count)

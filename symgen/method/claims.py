@@ -32,7 +32,7 @@ from symgen.method.transfer import (
     LOW_ORDERS,
     REST_ORDERS,
     as_list,
-    excess,
+    chance_level,
     generalization_power,
     mean_order,
     order_spectrum,
@@ -238,11 +238,15 @@ def _rest_lead(table: pd.DataFrame) -> list[Contrast]:
 def _leads(
     target: Interactions, baselines: Effects, untrained: Effects | None = None
 ) -> list[Contrast]:
-    """Return the same of one network as a control, above chance, and H minus H of untrained."""
+    """Return the lead of low orders as controls: above chance, and as it is.
+
+    With untrained copies of the baselines, also H minus H with these.
+    """
     g, orders = transfer(target, baselines), (LOW_ORDERS, REST_ORDERS)
-    above = [excess(target, baselines, x) for x in orders]
-    plain = [generalization_power(target, g, x) for x in orders]
-    rows = [control(ABOVE, above[0] - above[1]), control(LEAD, plain[0] - plain[1])]
+    low, rest = (generalization_power(target, g, x) for x in orders)
+    chance = [chance_level(target, baselines, x) for x in orders]
+    above = (low - chance[0]) - (rest - chance[1])
+    rows = [control(ABOVE, above), control(LEAD, low - rest)]
     if untrained is not None:
         ours, null = (generalization_power(target, x) for x in (g, transfer(target, untrained)))
         rows.append(control("H minus H with untrained copies", ours - null))
