@@ -1,12 +1,14 @@
 """Editions: executed copies of chapters with their tables, in ``data/editions/<preset>/``."""
 
+from __future__ import annotations
+
 import shutil
 from pathlib import Path
 
-import nbformat
 import pandas as pd
 
 from symgen.book import notebooks
+from symgen.book.notebooks import nbformat
 from symgen.storage import atomic
 
 
@@ -42,7 +44,7 @@ def is_stale(stored: nbformat.NotebookNode, source: nbformat.NotebookNode) -> bo
     """Return whether the cells of a chapter, or of its stored copy, have changed since it ran."""
     about = stored.metadata.get("symgen", {})
     # Both, because the copy itself may have been edited.
-    hashes = {notebooks.cells_hash(source), notebooks.cells_hash(stored)}
+    hashes = {notebooks.cells_hash(page, about.get("parameters", ())) for page in (source, stored)}
     return {about.get("cells")} != hashes
 
 

@@ -1,5 +1,7 @@
 """Find the book, and read its notebooks, presets and parameters."""
 
+from __future__ import annotations
+
 import ast
 import json
 import re
@@ -10,12 +12,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import nbformat
+import lazy_loader
 import yaml
 
 from symgen import names
 from symgen.storage import atomic, fingerprint
 
+# Its import takes seconds, and a kernel needs it only for pages of other chapters.
+nbformat = lazy_loader.load("nbformat")
 PACKAGE = Path(__file__).resolve().parents[1]
 #: From the smallest to the largest.
 PRESETS = ("quick", "cpu", "gpu", "paper")
@@ -154,9 +158,15 @@ def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in cells if not has_tag(cell, "injected-parameters")]
 
 
-def cells_hash(notebook: nbformat.NotebookNode) -> str:
-    """Return the fingerprint of the code cells, which decides if a stored page is stale."""
-    return fingerprint([cell.source for cell in code_cells(notebook)])
+def cells_hash(notebook: nbformat.NotebookNode, given: Iterable[str] = ()) -> str:
+    """Return the fingerprint of the code cells, which decides if a stored page is stale.
+
+    Of the cell tagged `parameters`, only the defaults count that a run used: those of parameters
+    that are not in `given`.
+    """
+    cells = [cell.source for cell in code_cells(notebook) if not has_tag(cell, "parameters")]
+    used = {name: repr(v) for name, v in defaults(notebook).items() if name not in {*given}}
+    return fingerprint([cells, used])
 
 
 def defaults(notebook: nbformat.NotebookNode) -> dict[str, Any]:

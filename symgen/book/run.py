@@ -38,7 +38,7 @@ def run_folder(place: Path, preset: str, given: Mapping[str, Any]) -> Path:
 def identity(source: nbformat.NotebookNode, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return everything that decides if a run would repeat an earlier one."""
     return {
-        "cells": notebooks.cells_hash(source),
+        "cells": notebooks.cells_hash(source, parameters),
         "parameters": notebooks.as_text(parameters),
         "symgen": f"{__version__} {notebooks.package_commit()}".strip(),
     }

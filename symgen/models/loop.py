@@ -158,7 +158,9 @@ class Loop:
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate * _rate(step, self.total, config.schedule)
         # Dropout then depends on the step alone. The 0 keeps the draws of stored trainings.
-        torch.manual_seed(seed_of(config.seed, 3, step, 0))
+        # On a CPU, `torch.manual_seed` takes most of its time to prepare seeds of GPUs.
+        generator = torch.default_generator if self.device.type == "cpu" else torch
+        generator.manual_seed(seed_of(config.seed, 3, step, 0))
         self.model.train()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
             logits = self.model(to_device(x, self.device, self.layout))

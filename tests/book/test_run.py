@@ -169,6 +169,17 @@ def test_verify_lists_pages_whose_cells_changed(copied):
     assert result.output == "quick: 00_first is missing\nquick: 02_second is stale\n"
 
 
+def test_a_default_that_a_run_did_not_use_may_change(ran):
+    source = notebooks.read_chapter(ran, "02_second")
+    before, given = notebooks.cells_hash(source), notebooks.cells_hash(source, ["value"])
+    parameters = source.cells[1]
+    parameters.source = parameters.source.replace("# anything", "# any number")
+    assert notebooks.cells_hash(source) == before
+    parameters.source = parameters.source.replace("1.0", "2.0")
+    assert notebooks.cells_hash(source) != before
+    assert notebooks.cells_hash(source, ["value"]) == given
+
+
 def test_store_replaces_page_and_tables(copied, monkeypatch):
     monkeypatch.setattr(notebooks, "package_commit", lambda: "abc")
     tables = copied / "data" / "editions" / "quick" / "tables"
