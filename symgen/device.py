@@ -1,15 +1,17 @@
-"""The device that networks run on, its memory, and the number of masked states per batch."""
+"""The device that networks run on, its memory, masked states per batch, and progress bars."""
 
 import contextlib
 import math
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import psutil
 import torch
 from torch import nn
+from tqdm.auto import tqdm
 
 from symgen.names import unknown
 
@@ -28,6 +30,18 @@ class BatchSizeWarning(UserWarning):
 def device() -> torch.device:
     """Return the device that networks run on: the GPU if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def progress_bar(*iterable: Iterable, disable: bool = False, **options: Any) -> tqdm:
+    """Return a progress bar; the variable TQDM_DISABLE hides it, which tqdm ignores in notebooks.
+
+    Args:
+        *iterable: what to go through, if anything.
+        disable: whether to show nothing.
+        **options: further arguments of tqdm.
+    """
+    hidden = disable or bool(os.environ.get("TQDM_DISABLE"))
+    return tqdm(*iterable, disable=hidden, **options)
 
 
 def device_of(model: nn.Module) -> torch.device:

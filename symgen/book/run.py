@@ -100,7 +100,8 @@ def execute(
     with tempfile.TemporaryDirectory(dir=out, prefix=f".{chapter}.") as folder:
         aside = Path(folder).resolve()
         notebooks.write(source, aside / "source.ipynb")
-        kernel = {"SYMGEN_OUT": str(aside), "SYMGEN_RUN": str(out.resolve()), "TQDM_DISABLE": "1"}
+        kernel = {"SYMGEN_OUT": str(aside), "SYMGEN_RUN": str(out.resolve())}
+        kernel |= {"TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
         # Its reports on new last layers name paths of this machine.
         kernel |= {"TRANSFORMERS_VERBOSITY": "error"}
         kernel |= {  # the kernel runs in another folder

@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from tqdm.auto import tqdm
 
-from symgen.device import Batch, fitting, reproducible_gpu
+from symgen.device import Batch, fitting, progress_bar, reproducible_gpu
 from symgen.masking.hooks import (
     ROUNDING,
     Arguments,
@@ -28,8 +27,8 @@ NOISE = 0.02
 SUMS = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
 # Rows that are looked at before the masked states run, if so many fit into a batch.
 ROWS = 8
-# Logits of so many inputs and outcomes do not all lie between 0 and 1 by chance.
-SEVERAL = 10
+# So many logits do not all lie between 0 and 1 by chance, if one differs so much between inputs.
+SEVERAL, SPREAD = 10, 0.01
 # Activations alive at once, in units of the largest output of a layer.
 ALIVE = 6
 # Logits that are converted at once, so that a large vocabulary is never held twice.
@@ -223,7 +222,7 @@ def run_all(
         check_probabilities(logits, runner.is_bounded)
     v = torch.empty(samples, total, dtype=torch.float64)
     done = 0
-    with tqdm(total=v.numel(), unit="state", disable=not progress, leave=False) as bar:
+    with progress_bar(total=v.numel(), unit="state", disable=not progress, leave=False) as bar:
         while done < v.numel():
             first, at = divmod(done, total)
             count, size = 1, total if tree else min(batch.size, total - at)
@@ -330,8 +329,8 @@ def check_probabilities(logits: Float[Tensor, "sample outcome"], is_bounded: boo
         ValueError: for rows of numbers from 0 to 1 that all sum to 1.
 
     Warns:
-        UserWarning: for other numbers from 0 to 1, if the network may compute sigmoids, or if there
-            are too many of them to be logits by chance.
+        UserWarning: for other numbers from 0 to 1, if the network may compute sigmoids, or if they
+            are too many and too different to be logits by chance.
     """
     if not ((logits >= 0) & (logits <= 1)).all():
         return
@@ -341,7 +340,9 @@ def check_probabilities(logits: Float[Tensor, "sample outcome"], is_bounded: boo
             "expected the logits before its softmax, or log probabilities, such as "
             "model.predict_log_proba returns"
         )
-    if is_bounded or (logits.numel() >= SEVERAL and logits.any()):
+    # Those of an untrained network are nearly the same for all inputs.
+    spread = (logits.amax(0) - logits.amin(0)).amax()
+    if is_bounded or (logits.numel() >= SEVERAL and spread > SPREAD):
         warnings.warn(
             f"the outputs for {len(logits)} inputs lie between 0 and 1. They are taken as logits. "
             "If they are probabilities of separate classes, pass log odds of one class instead: "

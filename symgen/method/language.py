@@ -9,10 +9,10 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from symgen.data.prompts import draw_prompts
 from symgen.data.texts import instructions_of, load_instructions, pieces_of, split_texts
+from symgen.device import progress_bar
 from symgen.interactions import Interactions
 from symgen.masking.prompts import Prompt
 from symgen.method.study import chosen, seeded, split
@@ -174,7 +174,7 @@ class LanguageStudy:
 
             return cached("language", everything, compute, enabled=key is not None)["v"]
 
-        bar = tqdm(prompts, "prompts", delay=3, leave=False)
+        bar = progress_bar(prompts, desc="prompts", delay=3, leave=False)
         return torch.cat([one(prompt) for prompt in bar])
 
     def interactions(

@@ -15,8 +15,8 @@ import pandas as pd
 import torch
 from scipy import stats
 from torch import Tensor
-from tqdm.auto import tqdm
 
+from symgen.device import progress_bar
 from symgen.method.records import COLUMNS, append_measured, is_public, read_measured
 from symgen.method.removal import output_parts, removal_losses
 from symgen.method.study import Study, seeded
@@ -136,7 +136,7 @@ def side_by_side(
     with mock.patch.dict(os.environ, TQDM_DISABLE="1"):
         results = run(joblib.delayed(_with_threads)(threads, function, *case) for case in cases)
     until = float(os.environ.get("SYMGEN_UNTIL", "inf"))
-    bar = tqdm(results, title, len(cases), disable=len(cases) < 2, leave=False)
+    bar = progress_bar(results, desc=title, total=len(cases), disable=len(cases) < 2, leave=False)
     for done, result in enumerate(bar, 1):
         yield result
         if done < len(cases) and time.time() > until:

@@ -5,7 +5,6 @@ import copy
 import dataclasses
 import functools
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +15,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from tqdm.auto import tqdm
 
 from symgen.data.images import ImagePart, LargeImagePart
 from symgen.data.splits import Part
-from symgen.device import device, device_of, reproducible_gpu
+from symgen.device import device, device_of, progress_bar, reproducible_gpu
 from symgen.models.config import TrainingConfig
 
 # Seconds between stored states for resuming, if checkpoints are further apart.
@@ -125,11 +123,10 @@ class Loop:
         last = max(self.files.missing())
         with torch.random.fork_rng(devices=cuda):
             start = self.files.restore(self.model, self.optimizer)
-            # In notebooks, tqdm itself does not follow this variable.
-            hidden = not self.title or bool(os.environ.get("TQDM_DISABLE"))
-            bar = tqdm(
-                total=last, initial=start, delay=3, unit="step", desc=self.title, disable=hidden
-            )
+            bar = progress_bar(
+                total=last, initial=start, delay=3, unit="step", desc=self.title,
+                disable=not self.title,
+            )  # fmt: skip
             coming = batches(self.part, self.config, self.per_epoch, range(start, last))
             with bar, contextlib.closing(coming):
                 if start == 0:

@@ -25,7 +25,7 @@ from joblib import Parallel, delayed
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from symgen.device import batch_budget, check_states
+from symgen.device import batch_budget, check_states, progress_bar
 from symgen.interactions import Interactions
 from symgen.split import first_order, interior_point
 from symgen.split.few import reweighted
@@ -102,7 +102,7 @@ def sparsify(
     n, shape = count_variables(v), v.shape[:-1]
     flat = v.reshape(-1, 2**n)
     warn_dead(flat)
-    with tqdm(total=len(flat), desc="sparsify", unit="sample", disable=not progress) as bar:
+    with progress_bar(total=len(flat), desc="sparsify", unit="sample", disable=not progress) as bar:
         effects, gap = _solve(flat, noise, tol, few, max_iter, bar)
     late = int((~(gap <= tol)).sum())
     if late:

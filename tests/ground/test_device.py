@@ -50,6 +50,13 @@ def test_a_fitting_batch_is_a_power_of_two_within_the_budget():
     assert device.fitting(2**60, cpu) == 1 and device.fitting(1, cpu) == device.LARGEST_BATCH["cpu"]
 
 
+def test_a_variable_hides_progress_bars(monkeypatch):
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    assert device.progress_bar(disable=True).disable and not device.progress_bar(total=1).disable
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    assert device.progress_bar([1, 2]).disable and [*device.progress_bar([1, 2])] == [1, 2]
+
+
 def test_device_and_dtype_of_networks():
     half, empty = nn.Linear(2, 2).half(), nn.ReLU()
     assert (device.dtype_of(half), device.dtype_of(empty)) == (torch.float16, torch.float32)

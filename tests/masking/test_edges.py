@@ -93,10 +93,11 @@ def test_sigmoids_are_noticed_however_they_are_called(given, last):
     model = network(last)
     with pytest.warns(UserWarning, match=r"lie between 0 and 1.*logits\(x\)\[:, 3\]"):
         masked_outputs(model, x, y, variables, AT_RELU)
-    # Small logits are not questioned, and neither are sigmoids inside of a network.
+    # Small logits are not questioned, those of an untrained network, and sigmoids inside of one.
     small = network(lambda z: 0.01 * z)
+    untrained = network(lambda z: 0.5 + 0.001 * z)
     gated = network(lambda z: z * torch.sigmoid(z))
-    for model in (small, gated):
+    for model in (small, untrained, gated):
         masked_outputs(model, x, y, variables, AT_RELU)
 
 
