@@ -84,7 +84,7 @@ def plot_repeats(
     style.row_axis(ax, labels, reference)
     ax.set_xlabel(style.label_of(value))
     if group is not None:
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=min(3, len(parts)))
+        style.legend_above(ax)
     return ax
 
 
@@ -146,9 +146,7 @@ def plot_scatter(
         ax.plot(rows[x], rows[y], style.MARKERS[k % 8], **look)
     ax.set(xlabel=style.label_of(x), ylabel=style.label_of(y))
     if group is not None:
-        wide = table[group].astype(str).str.len().max() > 20  # two columns would not fit
-        above = {"loc": "lower center", "bbox_to_anchor": (0.5, 1)}
-        ax.legend(**above, ncols=1 if wide else 2, markerscale=1.4)
+        style.legend_above(ax, markerscale=1.4)
     return ax
 
 

@@ -171,7 +171,7 @@ def plot_interactions(
     ax.axvline(0, color="black", lw=0.8)
     ax.grid(visible=False, axis="y")
     ax.set_xlabel("effect on v")
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+    style.legend_above(ax)
     return ax
 
 

@@ -151,6 +151,13 @@ def legend_below(figure: Figure) -> None:
         figure.legend(entries.values(), entries.keys(), **where)
 
 
+def legend_above(ax: Axes, **look: Any) -> None:
+    """Draw the legend of a panel above it, in one column if a label is long."""
+    labels = ax.get_legend_handles_labels()[1]
+    columns = 1 if max(map(len, labels)) > 22 else min(3, len(labels))
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=columns, **look)
+
+
 def row_axis(ax: Axes, labels: Sequence[object], reference: float | None) -> None:
     """Name the rows of a horizontal figure, first on top, and mark a reference value."""
     ax.set_yticks(range(len(labels)), map(no_math, labels))

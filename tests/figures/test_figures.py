@@ -200,6 +200,15 @@ def test_repeats_show_every_training_next_to_the_mean():
     assert texts(ax.get_legend().get_texts()) == ["x", "y"]
 
 
+def test_long_names_of_groups_stand_below_each_other():
+    table = pd.DataFrame({"label": ["a", "b"] * 3, "value": range(6)})
+    for size, columns in ((5, 3), (40, 1)):
+        table["kind"] = [c * size for c in "xxyyzz"]
+        ax = figures.plot_repeats(table, group="kind")
+        assert ax.get_legend()._ncols == columns
+        ax.figure.draw_without_rendering()  # warns, which fails, if the legend does not fit
+
+
 def test_verdicts_follow_the_margin():
     ax = figures.plot_verdicts(margin=0.1)
     words = [t.get_text() for t in ax.texts if t.get_text() in ("holds", "fails", "open")]
