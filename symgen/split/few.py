@@ -121,9 +121,12 @@ def _corner(
     """
     eps = float(program.eps) * (1 - 0.1 * min(tol, 0.1))
     w, narrow = program.w[0, 1:].cpu().numpy(), NARROW
+    limit = min(MOST_COLUMNS, MOST_NUMBERS >> program.n)
+    while (y.abs() > narrow * y.abs().max()).sum() > limit and narrow < SMALL:
+        narrow *= 10  # many tiny effects hide few larger ones
     for _ in range(TURNS):
         kind, members = (y.abs() > narrow * y.abs().max()).nonzero().T.cpu().numpy()
-        if len(members) > min(MOST_COLUMNS, MOST_NUMBERS >> program.n):
+        if len(members) > limit:
             break
         matrix = columns(np.arange(1, 2**program.n), members, kind == 1)
         cost = 1 + extra * _smallness(y).cpu().numpy()[kind, members]

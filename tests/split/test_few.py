@@ -72,3 +72,9 @@ def test_the_first_order_method_finds_few_effects(monkeypatch):
     few = symgen.sparsify(v, tol=1e-2, few=True)
     check(v, few, 0.02)
     assert few.gap <= 1e-2 and count(few) < 0.15 * few.possible
+
+
+def test_tiny_effects_do_not_hide_few_larger_ones(monkeypatch):
+    v = network_outputs(8, 6)[5:]  # 244 effects above 1e-5 of the largest, 56 above 1e-3
+    monkeypatch.setattr("symgen.split.few.MOST_COLUMNS", 100)
+    assert int(count(symgen.sparsify(v, few=True))) < 60
