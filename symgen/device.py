@@ -32,16 +32,16 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def progress_bar(*iterable: Iterable, disable: bool = False, **options: Any) -> tqdm:
+def progress_bar(iterable: Iterable | None = None, disable: bool = False, **options: Any) -> tqdm:
     """Return a progress bar; the variable TQDM_DISABLE hides it, which tqdm ignores in notebooks.
 
     Args:
-        *iterable: what to go through, if anything.
+        iterable: what to go through, if anything.
         disable: whether to show nothing.
         **options: further arguments of tqdm.
     """
     hidden = disable or bool(os.environ.get("TQDM_DISABLE"))
-    return tqdm(*iterable, disable=hidden, **options)
+    return tqdm(iterable, disable=hidden, **options)
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -27,7 +27,8 @@ NOISE = 0.02
 SUMS = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
 # Rows that are looked at before the masked states run, if so many fit into a batch.
 ROWS = 8
-# So many logits do not all lie between 0 and 1 by chance, if one differs so much between inputs.
+# So many logits do not all lie between 0 and 1 by chance. Those of several inputs count as several
+# if they differ by so much.
 SEVERAL, SPREAD = 10, 0.01
 # Activations alive at once, in units of the largest output of a layer.
 ALIVE = 6
@@ -329,8 +330,8 @@ def check_probabilities(logits: Float[Tensor, "sample outcome"], is_bounded: boo
         ValueError: for rows of numbers from 0 to 1 that all sum to 1.
 
     Warns:
-        UserWarning: for other numbers from 0 to 1, if the network may compute sigmoids, or if they
-            are too many and too different to be logits by chance.
+        UserWarning: for other numbers from 0 to 1, if the network may compute sigmoids, or if there
+            are too many of them to be logits by chance.
     """
     if not ((logits >= 0) & (logits <= 1)).all():
         return
@@ -340,9 +341,10 @@ def check_probabilities(logits: Float[Tensor, "sample outcome"], is_bounded: boo
             "expected the logits before its softmax, or log probabilities, such as "
             "model.predict_log_proba returns"
         )
-    # Those of an untrained network are nearly the same for all inputs.
+    # An untrained network returns nearly the same for all inputs.
     spread = (logits.amax(0) - logits.amin(0)).amax()
-    if is_bounded or (logits.numel() >= SEVERAL and spread > SPREAD):
+    count = logits.numel() if spread > SPREAD else logits.shape[1]
+    if is_bounded or (count >= SEVERAL and logits.any()):
         warnings.warn(
             f"the outputs for {len(logits)} inputs lie between 0 and 1. They are taken as logits. "
             "If they are probabilities of separate classes, pass log odds of one class instead: "

@@ -11,6 +11,7 @@ from torch import nn
 from symgen.masking.hooks import Inputs, evaluating
 from symgen.masking.mask_values import MaskValue, mean_feature
 from symgen.masking.outputs import extract, masked_outputs
+from symgen.masking.states import check_probabilities
 from symgen.masking.variables import draw_patches
 from symgen.split.sampled import UnexplainedWarning
 from symgen.split.sparsify import DeadOutputWarning
@@ -114,6 +115,12 @@ def test_probabilities_of_any_formula_are_noticed(given, last):
     x, y, variables = given
     with pytest.warns(UserWarning, match="lie between 0 and 1"):
         masked_outputs(network(last), x, y, variables, AT_RELU)
+
+
+def test_probabilities_of_many_classes_are_noticed_on_a_single_input():
+    with pytest.warns(UserWarning, match="for 1 inputs lie between 0 and 1"):
+        check_probabilities(torch.linspace(0.05, 0.95, 12)[None], False)
+    check_probabilities(torch.tensor([[0.1, 0.3]]).repeat(8, 1), False)
 
 
 @pytest.mark.parametrize("last", [lambda z: 1e3 + z - z.mean(0), lambda z: z + z.flip(0) - 1e4])
