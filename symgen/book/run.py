@@ -104,6 +104,8 @@ def execute(
         kernel |= {"TQDM_DISABLE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
         # Its reports on new last layers name paths of this machine.
         kernel |= {"TRANSFORMERS_VERBOSITY": "error"}
+        # On Linux, freed memory is kept: images of 224 pixels run 1.6 times as fast, or more.
+        kernel |= {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**32)}
         kernel |= {  # the kernel runs in another folder
             name: str(Path(os.environ[name]).expanduser().absolute())
             for name in ("SYMGEN_CACHE", "SYMGEN_DATA")
