@@ -32,11 +32,11 @@ def plot_estimates(
         panel: column that gives the panel, such as the orders; panels stand side by side.
         reference: value to mark with a vertical line.
         xlabel: name of the quantity, with its unit.
-
     """
     labels, groups = list(table["label"].unique()), [x for x, _ in style.parts_of(table, group)]
     parts = style.parts_of(table, panel)
-    height = 1.2 + max(0.34, 0.2 * len(groups)) * len(labels)
+    lines = 1 + max(str(label).count("\n") for label in labels)
+    height = 1.2 + max(0.34, 0.2 * max(len(groups), lines)) * len(labels)
     titles = ["" if title is None else title for title, _ in parts]
     figure, axes = style.panels(titles, len(parts), height, sharey=True, sharex=True)
     for ax, (_, rows) in zip(axes, parts, strict=True):
