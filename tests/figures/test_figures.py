@@ -1,5 +1,6 @@
 """Figures of tables and spectra: each mark is the number it stands for."""
 
+import itertools
 import warnings
 from types import SimpleNamespace
 
@@ -183,6 +184,16 @@ def test_estimates_are_dots_with_intervals_in_rows():
         for ax in figures.plot_estimates(less, "group", "orders").axes
     )
     assert len(low) == 2 and len(high) == 3 and low.items() <= high.items()
+
+
+def test_rows_have_room_for_labels_of_several_lines():
+    table = pd.concat([estimates().assign(label=f"network {i}\non\ndata,\nmasked\nat\nthe input")
+                       for i in range(3)])  # fmt: skip
+    figure = figures.plot_estimates(table, "group", "orders")
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in figure.axes[0].get_yticklabels()]
+    assert len(boxes) == 3
+    assert all(above.y0 > below.y1 for above, below in itertools.pairwise(boxes))
 
 
 def test_repeats_show_every_training_next_to_the_mean():
