@@ -133,8 +133,11 @@ def test_presets_name_chapters_and_their_parameters(preset):
         # Less than half of the fall of H, 0.116.
         ("power", "above chance: excess, peak", "cnn on cifar10", -0.058, 0.0),
         ("low_orders", "untrained baselines", "cnn on cifar10", 0.0, 0.05),
-        ("low_orders", "orders 6-10, after", "cnn on cifar10", 0.2, 1.0),
+        ("low_orders", "minus H of orders from 3 on", "cnn on cifar10", 0.2, 1.0),
         ("low_orders", "above chance", "cnn on cifar10", 0.0, 0.05),
+        # The lead above chance is clearly less than the lead.
+        ("low_orders", "minus H of orders from 3 on", "bert-tiny", 0.2, 0.5),
+        ("low_orders", "above chance", "bert-tiny", 0.0, 0.2),
         # More than half of the lead, 0.36.
         ("llm_low_orders", "above chance", "gemma", 0.18, 1.0),
         ("llm_low_orders", "untrained copies", "gemma", 0.1, 1.0),
