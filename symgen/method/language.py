@@ -56,8 +56,8 @@ class LanguageStudy:
         tune_dataset: texts of a new domain to tune the model on; or a set of instructions.
         instructions: whether it is such a set; see `load_instructions`.
         tune_size: texts to tune on. A twin is tuned on as many other texts of the same domain.
-        tune_epochs, tune_rate, batch_size, lora, mixed_precision, checkpoints: settings of the
-            tuning; see `train_causal_lm`.
+        tune_epochs, tune_rate, batch_size, lora, mixed_precision, checkpoints, evaluation_size:
+            settings of the tuning; see `train_causal_lm`.
     """
 
     dataset: str = "planted-facts"
@@ -89,6 +89,7 @@ class LanguageStudy:
     lora: int = 0
     mixed_precision: str = "no"
     checkpoints: int | Sequence[int] = 4
+    evaluation_size: int = 200
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], **changes: Any) -> "LanguageStudy":
@@ -203,10 +204,13 @@ class LanguageStudy:
 
     @functools.cached_property
     def tunings(self) -> tuple[TrainingRun, TrainingRun]:
-        """The tuning of the model on the new domain, and that of its twin on other texts of it."""
+        """The tuning of the model on the new domain, and that of its twin on other texts of it.
+
+        The twin is stored before and after its tuning only.
+        """
         base, tokenizer = self.models[0], self.models[0].tokenizer
         old = pieces_of(self.texts["test"][:OLD], tokenizer, self.length, self.tail)
-        names = ("batch_size", "lora", "mixed_precision", "checkpoints")
+        names = ("batch_size", "lora", "mixed_precision", "evaluation_size")
 
         def pieces(part: str) -> list:
             rows = self._domain[part][: self.tune_size]
@@ -214,14 +218,14 @@ class LanguageStudy:
                 return instructions_of(rows, tokenizer, self.length)
             return pieces_of(rows, tokenizer, self.length, self.tail)
 
-        def tuned(part: str, seed: int) -> TrainingRun:
+        def tuned(part: str, seed: int, checkpoints: int | Sequence[int]) -> TrainingRun:
             return train_causal_lm(
                 base.model, tokenizer, pieces(part), pieces("test"), {"old": old}, base.name,
-                self.tune_dataset, seed=seed, epochs=self.tune_epochs,
+                self.tune_dataset, seed=seed, epochs=self.tune_epochs, checkpoints=checkpoints,
                 learning_rate=self.tune_rate, **{name: getattr(self, name) for name in names},
             )  # fmt: skip
 
-        return tuned("target", self.seed), tuned("baseline", self.seed + 1)
+        return tuned("target", self.seed, self.checkpoints), tuned("baseline", self.seed + 1, 1)
 
     @functools.cached_property
     def tuned_prompts(self) -> list[Prompt]:
