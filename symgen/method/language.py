@@ -52,7 +52,9 @@ class LanguageStudy:
         samples, n, probability: settings of the prompts that are drawn; see `draw_prompts`.
         masking: replacement of masked words; see `word_value`.
         noise, tol: see `sparsify`.
-        seed: seed of the model's weights (baseline: seed + 1), of the tuning and of the draws.
+        seed: seed of the tuning and of the draws.
+        model_seed: seed of the weights of a "tiny-llama" (baseline: model_seed + 1). All tunings
+            of a study start from the same models.
         tune_dataset: texts of a new domain to tune the model on; or a set of instructions.
         instructions: whether it is such a set; see `load_instructions`.
         tune_size: texts to tune on. A twin is tuned on as many other texts of the same domain.
@@ -80,6 +82,7 @@ class LanguageStudy:
     noise: float = 0.02
     tol: float = 1e-3
     seed: int = 0
+    model_seed: int = 0
     tune_dataset: str = "planted-facts-2"
     instructions: bool = False
     tune_size: int | None = 1500
@@ -132,7 +135,7 @@ class LanguageStudy:
         names = ("width", "layers", "length", "tail", "epochs", "learning_rate", "dtype")
         return open_language_model(
             (self.model, self.baseline)[k], texts[: self.train_size], self.texts["test"],
-            words=self.vocabularies[k], seed=self.seed + k, device_map=self.device_map,
+            words=self.vocabularies[k], seed=self.model_seed + k, device_map=self.device_map,
             **{name: getattr(self, name) for name in names},
         )  # fmt: skip
 
