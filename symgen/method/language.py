@@ -28,9 +28,6 @@ from symgen.models.language import LanguageModel, open_language_model, train_cau
 from symgen.models.training import TrainingRun
 from symgen.storage import cached
 
-# Old texts on which a tuned model is measured.
-OLD = 200
-
 
 @dataclasses.dataclass(frozen=True)
 class LanguageStudy:
@@ -212,7 +209,8 @@ class LanguageStudy:
         The twin is stored before and after its tuning only.
         """
         base, tokenizer = self.models[0], self.models[0].tokenizer
-        old = pieces_of(self.texts["test"][:OLD], tokenizer, self.length, self.tail)
+        texts = self.texts["test"][: self.evaluation_size]
+        old = pieces_of(texts, tokenizer, self.length, self.tail)
         names = ("batch_size", "lora", "mixed_precision", "evaluation_size")
 
         def pieces(part: str) -> list:
