@@ -138,6 +138,9 @@ def test_presets_name_chapters_and_their_parameters(preset):
         # The lead above chance is clearly less than the lead.
         ("low_orders", "minus H of orders from 3 on", "bert-tiny", 0.2, 0.5),
         ("low_orders", "above chance", "bert-tiny", 0.0, 0.2),
+        ("low_orders", "minus H of orders from 3 on", "lite0.in1k on caltech", 0.1, 0.4),
+        ("low_orders", "above chance", "lite0.in1k on caltech", 0.05, 0.4),
+        ("low_orders", "above chance", "MiniLM", 0.15, 0.5),
         # More than half of the lead, 0.36.
         ("llm_low_orders", "above chance", "gemma", 0.18, 1.0),
         ("llm_low_orders", "untrained copies", "gemma", 0.1, 1.0),

@@ -9,7 +9,7 @@ from symgen.method.training_curves import curves
 from symgen.models.language import LanguageModel
 
 TINY = {"train_size": 300, "epochs": 1, "samples": 3, "n": 4, "probability": 0.0, "layers": 1,
-        "width": 32, "tune_size": 60, "tune_epochs": 1, "checkpoints": 1}  # fmt: skip
+        "width": 32, "tune_size": 60, "tune_epochs": 1, "checkpoints": 2}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,10 @@ def test_a_tuning_is_measured_at_every_checkpoint(study):
     table = measure_tuning(study)
     run, twin = study.tunings
     assert run.key() != twin.key()
+    assert len(run.steps) == 3 and twin.steps == [0, run.steps[-1]]
+    other = study.changed(seed=10)
+    assert other.models[0].key == study.models[0].key
+    assert other.tunings[0].key() != run.key()
     values = {k: curves(table, k).loc[0] for k in ("H", "H_twin", "strength_low", "old_loss")}
     assert all(list(x.index) == run.steps and x.notna().all() for x in values.values())
     before, after = (study.tuned(run, step) for step in (0, -1))
