@@ -171,6 +171,7 @@ def test_stored_pages_are_valid_and_know_no_machine(path):
     assert outputs and not any(o.output_type == "error" for o in outputs)
     texts = [o.get("text", "") + o.get("data", {}).get("text/plain", "") for o in outputs]
     assert not MACHINE.search("\n".join(texts))
+    assert not [text for text in texts if "/s]" in text]  # progress bars
 
 
 def test_conda_users_get_the_same_environment():
