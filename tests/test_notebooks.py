@@ -146,6 +146,9 @@ def test_presets_name_chapters_and_their_parameters(preset):
         ("llm_low_orders", "untrained copies", "gemma", 0.1, 1.0),
         ("removal_gap", "random removal", "cnn on cifar10", -1.0, 0.0),
         ("penalty_power", "minus random", "cnn on cifar10", -0.02, 0.02),
+        # A third of the steps is one half minus a sixth.
+        ("sft_short", "share of steps to lowest", "gemma", -0.2, -0.13),
+        ("sft_short", "lowest to last", "gemma", 0.05, 20.0),
     ],
 )
 def test_sentences_of_the_landing_page_hold_for_the_stored_numbers(
