@@ -40,7 +40,11 @@ def test_a_training_gives_the_numbers_that_version_0_1_measured():
     new = set(table["quantity"]) - set(expected["quantity"])
     assert new == {"H_rest", "H_lead", "untrained_low", "untrained_rest"}
     # The networks are trained in single precision, and splits are exact to 1e-3.
-    np.testing.assert_allclose(both["value"], both["value_old"], rtol=0.01, atol=2e-3)
+    # On another processor an interaction near the threshold can become salient: this moves a few
+    # shares, by 0.007 on the processor where it was seen.
+    pairs = both["value"], both["value_old"]
+    assert np.isclose(*pairs, rtol=0.01, atol=2e-3, equal_nan=True).mean() > 0.97
+    np.testing.assert_allclose(*pairs, rtol=0.01, atol=0.01)
 
 
 @pytest.fixture(scope="module")
