@@ -42,7 +42,7 @@ SCRIPT = """#!/bin/sh
 # usage: sh run.sh MINUTES [FOLDER]   Results are packed every half minute, into FOLDER or here.
 here=$(cd "$(dirname "$0")" && pwd)
 out=${2:-$here}
-pip="python3 -m pip install -q --no-index --no-deps --no-compile"
+pip="python3 -m pip install -q --no-index --no-deps --no-compile --upgrade"
 $pip --target "$here/site" "$here"/wheels/*.whl || exit
 export PYTHONPATH="$here/site:$here/tree" JUPYTER_PATH="$here/site/share/jupyter"
 export SYMGEN_DATA="$here/data" SYMGEN_CACHE="$here/cache" HF_HUB_OFFLINE=1
