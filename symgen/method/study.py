@@ -15,7 +15,7 @@ from symgen.data.datasets import Data, Samples, load_dataset
 from symgen.device import as_dtype, check_states, device
 from symgen.interactions import Interactions
 from symgen.masking.mask_values import MaskValue, mean_feature, token_embedding
-from symgen.masking.outputs import masked_outputs
+from symgen.masking.outputs import GPU_LAST, masked_outputs
 from symgen.masking.variables import ImageVariables, TextVariables, draw_patches, draw_words
 from symgen.models.config import TrainingConfig
 from symgen.models.loop import recalibrated
@@ -30,8 +30,6 @@ from symgen.storage import cached
 Network = TrainingRun | Checkpoints | PretrainedNetwork
 # The mean feature is taken over so many images, drawn with this seed, in batches of this size.
 MEAN_OVER, MEAN_SEED, MEAN_BATCH = 1000, 0, 256
-# Up to so many variables a GPU splits faster than a CPU.
-GPU_LAST = 12
 TRAINING = TrainingConfig(epochs=60, checkpoints=12, augment=False)
 SETTINGS = tuple(f.name for f in dataclasses.fields(TrainingConfig) if f.name != "seed")
 # Settings that decide the data, and settings that decide neither data nor networks.

@@ -14,11 +14,13 @@ r within its bounds. The interior-point method has the same solution at the same
 the same one of several optima. Over-relaxed Douglas-Rachford splitting alternates between the
 barrier, a cubic equation in every entry, and the projection onto Ax + r = w. The metric of the
 projection has weights that depend on the order alone, so `SymmetricBasis` solves it exactly in
-O(2**(3n/2)). Every 20 iterations, Anderson's extrapolation is tried, and kept if it helps. Then mu
-decreases, until the gap is reached.
+O(2**(3n/2)). Every 20 iterations, Anderson's extrapolation is tried, and kept if it helps. After 40
+iterations mu decreases, and the metric is scaled so that effects and duals move equally far in it.
 
-Measured on outputs of a small network (n = 10, noise 0.02 and 0), single samples need 300 to 600
-iterations to a gap of 1e-3, and 2,000 with equal weights or without the barrier.
+On outputs of a small network trained on CIFAR-10 (100 samples, noise 0.02), half of the samples
+need at most 520 iterations to a gap of 1e-3 with n = 8, and nine in ten at most 880; 960 and 1,560
+with n = 10. With a scale that is the same for all samples, 15 of 100 were left after 4,000
+iterations with n = 10.
 """
 
 import torch
@@ -35,6 +37,9 @@ MEMORY = 5
 # First sum of all products if max(w) - min(w) = 1, its factor from one step to the next, and its
 # last value as a share of tol.
 START, DECREASE, SHARE = 6.0, 0.3, 0.3
+# Largest change of `_Path.pace` in one step, its range, and the number of steps after which it
+# changes half as fast. If it always changed as fast, some samples would never settle.
+CHANGE, LEAST, MOST, SETTLE = 3.0, 0.05, 50.0, 20
 
 
 def minimize(
@@ -84,8 +89,10 @@ class _Path(Path):
     Attributes:
         z: iterate of the splitting.
         total: the sum of all products, which stands for mu.
-        weight, inverse: the metric, and the inverse of its system A W A'.
-        dual: A'u of the last certificate.
+        weight, inverse: the metric up to its scale, and the inverse of its system A W A'.
+        pace: factor of the metric's scale that is adapted to the sample.
+        steps: number of steps taken.
+        x, dual: the barrier's point and the dual (A'u, u) of the last step.
     """
 
     def __init__(self, program: Program):
@@ -97,7 +104,8 @@ class _Path(Path):
         self.z = torch.zeros_like(self.weight)
         self.count = program.pairs.sum((1, 2))
         self.total = torch.full_like(program.w[:, 0], START)
-        self.dual = torch.zeros_like(self.best)
+        self.pace, self.steps = torch.ones_like(self.total), torch.zeros_like(self.total)
+        self.x, self.dual = torch.zeros_like(self.z), torch.zeros_like(self.z)
         self.aim = program.w
 
     def _outputs(self, x: Tensor) -> Tensor:
@@ -122,21 +130,34 @@ class _Path(Path):
         for _ in range(2):
             self._round()
         x, _, u = self._iterate(self.z)
+        dual = torch.cat([self._adjoint(u), u[:, None].expand_as(x[:, 2:])], 1)
+        moved = self._norm(x - self.x).sqrt()
+        dual_moved = (self.weight * (dual - self.dual) ** 2).sum((1, 2)).sqrt()
+        self.x, self.dual = x, dual
         self._certify(x[:, :2], u, tol)
-        floor = SHARE * tol * self.objective
-        ahead = torch.minimum(self.total, torch.maximum(DECREASE * self.total, floor))
+        scale, floor = self._scale(), SHARE * tol * self.objective
+        self.total = torch.minimum(self.total, torch.maximum(DECREASE * self.total, floor))
+        change = (moved / (scale * dual_moved)) ** (SETTLE / (SETTLE + self.steps) / 2)
+        change = change.nan_to_num(1.0).clamp(1 / CHANGE, CHANGE)
+        self.pace, self.steps = (self.pace * change).clamp(LEAST, MOST), self.steps + 1
         # The duals stay, so z follows the metric.
-        change = (_metric_factor(ahead) / _metric_factor(self.total))[:, None, None]
-        self.z = x + change * (self.z - x)
-        self.total = ahead
+        self.z = x + (self._scale() / scale)[:, None, None] * (self.z - x)
+
+    def _scale(self) -> Tensor:
+        """Return the scale of the metric, shape (sample,).
+
+        The weights of `_by_order` suit the end of the path, where mu is small. Earlier, mu is
+        larger and the barrier flatter, so larger weights suit it.
+        """
+        return self.pace * (self.total / 0.02).clamp(min=1.0)
 
     def _solve(self, rest: Tensor) -> Tensor:
-        return self.inverse(rest) / _metric_factor(self.total)[:, None]
+        return self.inverse(rest) / self._scale()[:, None]
 
     def _iterate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the barrier's point x, its reflection's projection minus x, and the dual u."""
         program = self.program
-        weight = _metric_factor(self.total)[:, None, None] * self.weight
+        weight = self._scale()[:, None, None] * self.weight
         double = 2 * (self.total / self.count)[:, None, None]
         effects, residual = z[:, :2], z[:, 2:]
         present = weight.where(weight > 0, 1.0)[:, :2] * program.cost
@@ -179,8 +200,7 @@ class _Path(Path):
         return points[:, -1] + RELAXATION * last - back
 
     def _certify(self, x: Tensor, u: Tensor, tol: float) -> None:
-        self.dual = self._adjoint(u)
-        weight = _metric_factor(self.total)[:, None, None] * self.weight[:, :2]
+        weight = self._scale()[:, None, None] * self.weight[:, :2]
         for _ in range(3):
             x = x + weight * self._adjoint(self._solve(self._rest(x, tol)))
         self.certify(x, self._states(u))
@@ -188,7 +208,7 @@ class _Path(Path):
     def cleaned(self, tol: float) -> Tensor:
         """Return the best effects, with zeros off the support of the optimum."""
         return without_dust(
-            self.program, self.best, self.low, self.dual.abs() / self.program.cost, tol,
+            self.program, self.best, self.low, self.dual[:, :2].abs() / self.program.cost, tol,
             self.weight[:, :2], self.weight[:, 2:].sum(1), self._inverse,
         )  # fmt: skip
 
@@ -222,12 +242,3 @@ class _ExactPath(_Path):
 
     def _inverse(self, rest: Tensor) -> Tensor:
         return self._states(self.inverse(moebius(rest))) * self.program.rows
-
-
-def _metric_factor(total: Tensor) -> Tensor:
-    """Return the factor of the metric at this sum of products; 1 if the sum is at most 0.02.
-
-    The weights of `_by_order` suit the end of the path, where mu is small. Earlier, mu is larger
-    and the barrier flatter, so larger weights suit it.
-    """
-    return (total / 0.02).clamp(min=1.0)

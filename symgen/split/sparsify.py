@@ -37,7 +37,7 @@ MAX_VARIABLES = 16
 LARGEST = 1e290
 # Up to DENSE_FIRST variables, the interior-point method goes first. Up to DENSE_LAST, it finishes
 # the samples that the first-order method leaves. With 12 variables a sample takes it 5 to 12 s,
-# and the first-order method 0.3 to 3.4 s.
+# and the first-order method about 1 s.
 DENSE_FIRST, DENSE_LAST = 11, 12
 # Samples per call of a worker. Large systems gain nothing from a batch, and alone a result cannot
 # depend on other samples, even by rounding.

@@ -73,6 +73,15 @@ def test_both_methods_agree_with_and_without_costs(noise, weighted):
         assert ((x - exact).abs().sum((1, 2)) / optimum).mean() < 0.12
 
 
+def test_the_first_order_method_adapts_to_every_sample():
+    """With the same scale of the metric for all, 2 of these samples are left after 100 steps."""
+    v = network_outputs(7, 40)
+    program = programs((v / v.std()) ** 5, 0.02)
+    x, bound = first_order.minimize(program, 1e-3, 100)
+    objective = program.objective(x)
+    assert ((objective - bound) / objective).max() <= 1e-3
+
+
 @pytest.mark.parametrize("tol", [1e-1, 1e-4, 1e-6])
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.5])
 def test_the_requested_gap_is_reached(noise, tol):
