@@ -19,6 +19,7 @@ GROUPS: dict[str, Callable[[bool], list[dict]]] = {
     "exact": solvers.exact,
     "few": solvers.few,
     "growth": solvers.growth,
+    "methods": solvers.methods,
     "sampled": solvers.sampled,
     "peers": solvers.peers,
     "throughput": networks.throughput,

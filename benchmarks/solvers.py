@@ -2,6 +2,8 @@
 
 import functools
 import os
+import sys
+from unittest import mock
 
 import numpy as np
 import torch
@@ -30,7 +32,9 @@ def outputs(n: int, samples: int) -> Tensor:
     else:
         data = symgen.load_dataset("digits")
     model = symgen.train("cnn", data, epochs=8, checkpoints=1, progress=False).load()
-    x, y = data.parts["test"].batch(torch.arange(samples))
+    test = data.parts["test"]
+    # More samples than images: other patches of the same images.
+    x, y = test.batch(torch.arange(samples) % len(test))
     value = symgen.mean_feature(model, data.parts["target"].batch(torch.arange(200))[0])
     return symgen.masked_outputs(model, x, y, symgen.draw_patches(samples, n=n), value)
 
@@ -96,6 +100,29 @@ def growth(quick: bool) -> list[dict]:
         what, note = f"sparsify, n = {n}, tol 1e-3", f"largest gap {float(inter.gap.max()):.1e}"
         rows.append(row(what, "the row before", wall / 2, before or wall / 2, "s per sample", note))
         before = wall / 2
+    return rows
+
+
+def methods(quick: bool) -> list[dict]:
+    """The first-order method against the interior-point method, on a GPU in large batches."""
+    place, rows = symgen.device.device(), []
+    counts = ((8, 1024), (10, 1024), (12, 64)) if place.type == "cuda" else ((8, 16), (10, 16))
+    for n, samples in ((7, 4),) if quick else counts:
+        v = outputs(n, samples).to(place)
+
+        def solve(dense: int, v: Tensor = v) -> symgen.Interactions:
+            with mock.patch.object(sys.modules["symgen.split.sparsify"], "DENSE_FIRST", dense):
+                return symgen.sparsify(v, NOISE)
+
+        ours, first = seconds(lambda n=n: solve(n - 1), 2)
+        theirs, dense = seconds(lambda n=n: solve(n), 2)
+        off = (first.effects - dense.effects).abs().sum((1, 2)) / dense.objective
+        what = f"first-order split, n = {n}, {samples} samples"
+        note = (
+            f"largest gap {float(first.gap.max()):.1e}; effects differ by {float(off.mean()):.1%}"
+        )
+        both = ours / samples, theirs / samples
+        rows.append(row(what, "interior point", *both, "s per sample", note))
     return rows
 
 
