@@ -10,7 +10,7 @@ help:
 	@echo "make book     run every chapter (preset quick), build the site, print its address"
 	@echo "make test     run the test suite"
 	@echo "make golden   write the golden numbers anew, after a change of results that is meant"
-	@echo "make html     build the site from executed chapters, without running any"
+	@echo "make html     build the site from stored chapters (edition cpu, or PRESET=quick), running none"
 	@echo "make edition  run and store all chapters at preset cpu (or PRESET=gpu)"
 	@echo "make offline  pack what a machine without internet needs for preset gpu (_build/offline)"
 	@echo "make lab      open a copy of the chapters in JupyterLab (_build/lab)"
@@ -32,7 +32,7 @@ golden: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/compute.py --write
 
 html: $(READY)
-	@$(BIN)/symgen html
+	@$(BIN)/symgen html --edition $(PRESET)
 
 # Trainings are kept as they are measured, so that an edition can be interrupted and continued.
 edition: $(READY)
