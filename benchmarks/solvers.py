@@ -2,7 +2,6 @@
 
 import functools
 import os
-import sys
 from unittest import mock
 
 import numpy as np
@@ -13,6 +12,7 @@ from torch import Tensor
 
 import symgen
 from benchmarks.rows import in_turn, row, seconds
+from symgen.device import device
 from symgen.split.few import columns
 from symgen.split.published import RATES, STEPS, published
 from symgen.split.sampled import draw_states, sparsify_sampled
@@ -103,19 +103,20 @@ def growth(quick: bool) -> list[dict]:
     return rows
 
 
+def _split(v: Tensor, dense: int) -> symgen.Interactions:
+    """Split, with the interior-point method first up to `dense` variables."""
+    with mock.patch("symgen.split.sparsify.DENSE_FIRST", dense):
+        return symgen.sparsify(v, NOISE)
+
+
 def methods(quick: bool) -> list[dict]:
     """The first-order method against the interior-point method, on a GPU in large batches."""
-    place, rows = symgen.device.device(), []
+    place, rows = device(), []
     counts = ((8, 1024), (10, 1024), (12, 64)) if place.type == "cuda" else ((8, 16), (10, 16))
     for n, samples in ((7, 4),) if quick else counts:
         v = outputs(n, samples).to(place)
-
-        def solve(dense: int, v: Tensor = v) -> symgen.Interactions:
-            with mock.patch.object(sys.modules["symgen.split.sparsify"], "DENSE_FIRST", dense):
-                return symgen.sparsify(v, NOISE)
-
-        ours, first = seconds(lambda n=n: solve(n - 1), 2)
-        theirs, dense = seconds(lambda n=n: solve(n), 2)
+        ours, first = seconds(functools.partial(_split, v, n - 1), 2)
+        theirs, dense = seconds(functools.partial(_split, v, n), 2)
         off = (first.effects - dense.effects).abs().sum((1, 2)) / dense.objective
         what = f"first-order split, n = {n}, {samples} samples"
         note = (

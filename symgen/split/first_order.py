@@ -115,6 +115,10 @@ class _Path(Path):
     def _adjoint(self, u: Tensor) -> Tensor:
         return self.program.adjoint(u)
 
+    def _dual(self, u: Tensor) -> Tensor:
+        """Return (A'u, u), shaped like z."""
+        return torch.cat([self._adjoint(u), u[:, None].expand_as(self.z[:, 2:])], 1)
+
     def _states(self, u: Tensor) -> Tensor:
         """Return the dual of the states for a u that belongs to the equations."""
         return u
@@ -131,7 +135,7 @@ class _Path(Path):
         for _ in range(2):
             self._round()
         x, _, u = self._iterate(self.z)
-        dual = torch.cat([self._adjoint(u), u[:, None].expand_as(x[:, 2:])], 1)
+        dual = self._dual(u)
         moved = self._norm(x - self.x).sqrt()
         dual_moved = (self.weight * (dual - self.dual) ** 2).sum((1, 2)).sqrt()
         self.x, self.dual = x, dual
@@ -170,8 +174,7 @@ class _Path(Path):
         x = torch.cat([x, r], 1)
         q = 2 * x - z
         u = self._solve(self.aim - self._outputs(q) - q[:, 2:].sum(1))
-        pull = torch.cat([self._adjoint(u), u[:, None].expand_as(residual)], 1)
-        return x, q - x + weight * pull, u
+        return x, q - x + weight * self._dual(u), u
 
     def _round(self) -> None:
         """Iterate, then go to the extrapolation of the last differences if it is better."""
