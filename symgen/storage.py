@@ -105,47 +105,78 @@ def _update(digest: Any, value: Any) -> None:
 
 
 def write_tensors(
-    path: str | os.PathLike, tensors: Mapping[str, torch.Tensor], info: Mapping | None = None
+    path: str | os.PathLike,
+    tensors: Mapping[str, torch.Tensor],
+    info: Mapping | None = None,
+    key: str = "",
 ) -> None:
-    """Write tensors and a description to a safetensors file with a checksum.
+    """Write tensors and a description to a safetensors file with checksums.
 
     Args:
         path: path of the file; a reader never sees half of it.
         tensors: tensors by name.
         info: description of any type that JSON can hold.
+        key: identity of the content. A reader must give the same one, so a file that was copied
+            under the name of another is noticed.
+
+    Raises:
+        OSError: if the file cannot be written, also if the disk is full.
     """
     # Clones, because safetensors refuses tensors that share memory.
     tensors = {k: t.detach().cpu().contiguous().clone() for k, t in tensors.items()}
-    about = {"info": json.dumps(dict(info or {})), "checksum": fingerprint(tensors)}
-    with atomic(path) as temporary:
-        save_file(tensors, temporary, metadata=about)
+    text = json.dumps(dict(info or {}))
+    about = {"info": text, "header": fingerprint([key, text])}
+    about["checksum"] = fingerprint([key, text, tensors])
+    try:
+        with atomic(path) as temporary:
+            save_file(tensors, temporary, metadata=about)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
 
 
-def read_whole(path: str | os.PathLike) -> tuple[dict[str, torch.Tensor], dict]:
-    """Return the tensors and the description of a file from `write_tensors`.
-
-    Raises:
-        ValueError: if the file is damaged, or was written by something else.
-    """
+def _opened(path: Path, key: str, names: bool) -> tuple[dict[str, torch.Tensor], dict]:
+    """Return the tensors (none unless `names`) and the description of a file, both checked."""
     try:
         with safe_open(path, "pt") as file:
             about = file.metadata() or {}
-            tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+            tensors = {k: file.get_tensor(k) for k in file.keys()} if names else {}  # noqa: SIM118
     except SafetensorError as error:
-        raise ValueError(f"{Path(path).name} is damaged ({error})") from error
-    if about.get("checksum") != fingerprint(tensors):
-        raise ValueError(f"{Path(path).name} is damaged (its checksum differs)")
-    return tensors, json.loads(about["info"])
+        raise ValueError(f"{path.name} is damaged ({error})") from error
+    text = about.get("info", "")
+    whole = not names or about.get("checksum") == fingerprint([key, text, tensors])
+    if not whole or about.get("header") != fingerprint([key, text]):
+        raise ValueError(f"{path.name} is damaged or was renamed (its checksum differs)")
+    return tensors, json.loads(text)
 
 
-def read_tensors(path: str | os.PathLike) -> tuple[dict[str, torch.Tensor], dict] | None:
+def read_whole(path: str | os.PathLike, key: str = "") -> tuple[dict[str, torch.Tensor], dict]:
+    """Return the tensors and the description of a file from `write_tensors`.
+
+    Raises:
+        ValueError: if the file is damaged, has another key, or was written by something else.
+    """
+    return _opened(Path(path), key, names=True)
+
+
+def read_info(path: str | os.PathLike, key: str = "") -> dict:
+    """Return the description of a file from `write_tensors`; its tensors are not read.
+
+    Raises:
+        ValueError: see `read_whole`.
+    """
+    return _opened(Path(path), key, names=False)[1]
+
+
+def read_tensors(
+    path: str | os.PathLike, key: str = ""
+) -> tuple[dict[str, torch.Tensor], dict] | None:
     """Return the tensors and the description of a file from `write_tensors`.
 
     Returns:
         None if there is no file, or if it is damaged. The latter gives a `DamagedFileWarning`.
     """
     try:
-        return read_whole(path)
+        return read_whole(path, key)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -187,12 +218,12 @@ def cached(
         return dict(compute())
     context = [_version("torch"), _version("transformers"), precision(), kind, VERSION[kind]]
     path = cache_folder() / kind / f"{fingerprint([key, context])}.safetensors"
-    stored = read_tensors(path)
+    stored = read_tensors(path, path.stem)
     if stored is not None:
         return stored[0]
     tensors = dict(compute())
     try:
-        write_tensors(path, tensors)
+        write_tensors(path, tensors, key=path.stem)
     except OSError as error:
         warnings.warn(
             f"a result could not be stored in {path.parent} ({error}); free some space, or set "

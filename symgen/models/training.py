@@ -1,7 +1,6 @@
 """Training with checkpoints: stored once, stopped at any moment, resumed with the same numbers."""
 
 import dataclasses
-import json
 import math
 import shutil
 import tempfile
@@ -14,7 +13,6 @@ from typing import Any
 import filelock
 import pandas as pd
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from symgen.data.datasets import Data
@@ -28,7 +26,9 @@ from symgen.storage import (
     DamagedFileWarning,
     cache_folder,
     fingerprint,
+    read_info,
     read_tensors,
+    read_whole,
     write_tensors,
 )
 
@@ -53,16 +53,19 @@ class Files:
         """Return the file of a checkpoint."""
         return self.folder / f"step-{step:08d}.safetensors"
 
+    def key(self, path: Path) -> str:
+        """Return the identity of a file, which `write_tensors` stores in it."""
+        return f"{self.folder.name}/{path.name}"
+
     def record(self, step: int) -> dict[str, float] | None:
         """Return the evaluation of a checkpoint, or None if its file is missing or damaged."""
         path = self.path(step)
         if not path.is_file():
             return None
         try:
-            with safe_open(path, "pt") as file:  # reads the header alone
-                return json.loads(file.metadata()["info"])["record"]
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-            message = f"{path.name} is damaged ({error}); it is computed again"
+            return read_info(path, self.key(path))["record"]
+        except (OSError, KeyError, ValueError) as error:
+            message = f"{error}; it is computed again"
             warnings.warn(message, DamagedFileWarning, stacklevel=2)
             path.unlink(missing_ok=True)
             return None
@@ -73,7 +76,8 @@ class Files:
 
     def keep(self, step: int, model: nn.Module, record: dict[str, float]) -> None:
         """Store a checkpoint."""
-        write_tensors(self.path(step), model.state_dict(), {"record": record})
+        path = self.path(step)
+        write_tensors(path, model.state_dict(), {"record": record}, self.key(path))
 
     def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Store the state after `step`, then delete earlier states."""
@@ -81,14 +85,14 @@ class Files:
         for i, values in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{i}.{k}": v for k, v in values.items() if v is not None}
         path = self.folder / f"resume-{step:08d}.safetensors"
-        write_tensors(path, tensors, {"step": step})
+        write_tensors(path, tensors, {"step": step}, self.key(path))
         self.discard_states(but=path)
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
         """Load the last stored state; return its step, or 0 if there is none."""
         first = min(self.missing())
         for path in sorted(self.folder.glob("resume-*.safetensors"), reverse=True):
-            found = read_tensors(path)
+            found = read_tensors(path, self.key(path))
             # Checkpoints before the state can only be computed from the start.
             if found is None or found[1]["step"] >= first:
                 continue
@@ -194,10 +198,12 @@ class TrainingRun:
             ValueError: for a step without checkpoint.
         """
         path = self.files.path(self._step(step))
-        if (found := read_tensors(path)) is None:
+        key = self.files.key(path)
+        found = read_tensors(path, key)
+        if found is None:
             path.unlink(missing_ok=True)
             self.compute()
-            found = read_tensors(path)
+            found = read_whole(path, key)
         network = registry.load_weights(self.task.build(), found[0], f"in {path}")
         return registry.on_device(self._finish(network), device())
 

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from symgen import storage
 from symgen.storage import (
@@ -66,7 +67,7 @@ def test_a_damaged_file_is_noticed_and_replaced(change):
     path.write_bytes(change(path.read_bytes()))
     with pytest.warns(DamagedFileWarning, match=f"{path.name} is damaged .*computed again"):
         assert cached("outputs", 0, compute)["x"].tolist() == [1, 1, 1]
-    assert read_tensors(path)[0]["x"].tolist() == [1, 1, 1]
+    assert read_tensors(path, path.stem)[0]["x"].tolist() == [1, 1, 1]
 
 
 def test_the_version_the_precision_and_the_libraries_belong_to_the_key(monkeypatch):
@@ -105,14 +106,14 @@ def test_two_processes_can_write_the_same_files():
     exec(WRITER, {})
     assert len(stored()) == 60 and not list(storage.cache_folder().rglob("*.part"))
     for path in stored():
-        assert read_tensors(path)[0]["x"].std() == 0
+        assert read_tensors(path, path.stem)[0]["x"].std() == 0
 
 
 def test_a_full_disk_costs_no_result(monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
+    def full(*_, **__):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(storage, "write_tensors", full)
+    monkeypatch.setattr(storage, "save_file", full)
     with pytest.warns(UserWarning, match="No space left.*SYMGEN_CACHE"):
         assert cached("outputs", 0, lambda: {"x": torch.ones(1)})["x"] == 1
 
@@ -123,6 +124,21 @@ def test_tensors_come_back_with_their_description(tmp_path):
     tensors, info = read_tensors(path)
     assert tensors["x"].tolist() == [[0, 3], [1, 4], [2, 5]] and info == {"step": 3, "name": "ü"}
     assert read_tensors(tmp_path / "b.safetensors") is None
+
+
+def test_a_changed_description_and_a_renamed_file_are_noticed(tmp_path):
+    """Neither changes a tensor, so a checksum of the tensors alone would not see it."""
+    path, copy = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    write_tensors(path, {"x": torch.ones(2)}, {"step": 31}, key="a")
+    assert storage.read_info(path, "a") == {"step": 31}
+    copy.write_bytes(path.read_bytes())
+    for read in (storage.read_whole, storage.read_info):
+        with pytest.raises(ValueError, match="b.safetensors is damaged or was renamed"):
+            read(copy, "b")
+    copy.write_bytes(path.read_bytes().replace(b"31", b"32"))
+    for read in (storage.read_whole, storage.read_info):
+        with pytest.raises(ValueError, match="b.safetensors is damaged or was renamed"):
+            read(copy, "a")
 
 
 DIFFERENT = [

@@ -237,7 +237,7 @@ def test_a_damaged_checkpoint_is_reported_and_computed_again(data):
     path.write_bytes(content)
     with pytest.warns(DamagedFileWarning, match=f"{path.name} is damaged .*computed again"):
         repaired = train("cnn", data, **QUICK).load(run.steps[2])
-    assert same(repaired, expected) and read_tensors(path) is not None
+    assert same(repaired, expected) and read_tensors(path, run.files.key(path)) is not None
     path.write_bytes(b"12345678")
     with pytest.warns(DamagedFileWarning, match=f"{path.name} is damaged"):
         assert run.records.equals(records)
@@ -247,8 +247,9 @@ def test_a_damaged_checkpoint_is_reported_and_computed_again(data):
     train("cnn", data, **QUICK)
     assert mine.read_text() == "mine"
     other = train("cnn", data, **QUICK, options={"width": 8})
-    weights, info = read_tensors(other.files.path(run.steps[2]))
-    write_tensors(path, weights, info)
+    moved = other.files.path(run.steps[2])
+    weights, info = read_tensors(moved, other.files.key(moved))
+    write_tensors(path, weights, info, run.files.key(path))
     with pytest.raises(ValueError, match=r"do not fit this SmallCNN.*conv1\.weight"):
         run.load(run.steps[2])
 
