@@ -13,11 +13,12 @@ from markdown_it import MarkdownIt
 from symgen.book import editions, inert, notebooks, run
 from symgen.book.notebooks import BookError
 from symgen.book.site import fetch_scripts
+from symgen.figures.style import WEB
 from symgen.storage import atomic
 
 CORE = re.compile(r"(00|01|02|03|05)_")
 SOLUTION = re.compile(r"\s*<details>\s*<summary>\s*Solution.*?</details>\s*", re.S | re.I)
-LINK = re.compile(r"\[([^\]]+)\]\(([\w./-]+)(#[^)]*)?\)")
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([\w./-]+)(#[^)]*)?\)")
 # nbconvert's own template loads scripts from the network; these lie next to the slides.
 TEMPLATE = """{% extends "index.html.j2" %}
 {% block html_head_js %}{% endblock %}{% block jupyter_widgets %}{% endblock %}
@@ -26,7 +27,7 @@ TEMPLATE = """{% extends "index.html.j2" %}
 <script src="vendor/mathjax/tex-mml-chtml.js"></script>{% endblock %}
 {% block footer_js %}<script src="vendor/reveal/reveal.js"></script>
 <script>Reveal.initialize({hash: true, slideNumber: true, width: 1280, height: 720});</script>
-<link rel="stylesheet" href="_static/figures.css"><script src="_static/explorer.js"></script>
+<link rel="stylesheet" href="_static/figures.css"><script src="_static/figures.js"></script>
 {% endblock %}"""
 PRINTED = """<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{title}</title>
 <style>body {{ font: 11pt serif; margin: 2cm auto; max-width: 17cm }}
@@ -80,7 +81,11 @@ def write_course(book: Path, folder: Path, networks: bool = True) -> list[str]:
         if text := slides(book, name):
             with atomic(folder / "slides" / f"{name}.html") as path:
                 path.write_text(text, encoding="utf-8")
-    shutil.copytree(book / "_static", folder / "slides" / "_static")
+    shutil.copytree(WEB, folder / "slides" / "_static")
+    images = book / "chapters" / "images"
+    if images.exists():
+        for part in ("students", "teachers", "slides"):
+            shutil.copytree(images, folder / part / "images")
     if site := fetch_scripts(book):
         shutil.copytree(site / "vendor", folder / "slides" / "vendor")
     for path in sorted((book / "chapters").glob("teaching_*.md")):

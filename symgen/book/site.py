@@ -1,7 +1,8 @@
 """The site: build it from executed chapters, strict and working offline.
 
-This module is also the Sphinx extension that adds computed parts, captions and recorded results,
-and cleans outputs. It works the same under `symgen html` and under `jupyter-book build .`.
+This module is also the Sphinx extension that adds captions and recorded results, and cleans
+outputs. It works the same under `symgen html` and under `jupyter-book build .`. Pages without a
+parameters cell, such as the landing page, are executed whenever the site is built.
 """
 
 import html
@@ -22,6 +23,7 @@ from docutils import nodes
 
 from symgen.book import editions, inert, notebooks, pages
 from symgen.book.notebooks import BookError
+from symgen.figures.style import WEB
 from symgen.storage import fingerprint
 
 CLAIM = re.compile(r'data-claim="(\w+)" data-preset="(\w+)"')
@@ -165,6 +167,11 @@ def setup(app: Any) -> dict[str, bool]:
     """Register the extension with Sphinx."""
     # A change of the stored results changes this value, and so every page is read again.
     app.add_config_value("symgen_results", "", "env")
+    for name in sorted(path.name for path in WEB.iterdir()):
+        if name.endswith(".css"):
+            app.add_css_file(name)
+        else:
+            app.add_js_file(name)
     app.connect("config-inited", _configure)
     app.connect("source-read", _source)
     # Before others take over what was read.
@@ -181,11 +188,12 @@ def _executed() -> list[Path]:
 
 def _configure(app: Any, config: Any) -> None:
     book = Path(app.srcdir)
-    folders = [book / "data" / "editions", *_executed()]
+    folders = [book / "data", *_executed()]
     files = sorted(path for folder in folders for path in folder.rglob("*.*"))
     config.symgen_results = fingerprint([(str(p), p.stat().st_mtime_ns) for p in files])
     if _executed():
         config.nb_execution_mode = "off"
+    config.html_static_path = [*config.html_static_path, str(WEB)]
     config.html_theme_options.update(show_navbar_depth=1, show_toc_level=2)
     # They lie outside of _static, whose scripts the theme loads on every page.
     if site := fetch_scripts(book):
@@ -197,7 +205,6 @@ def _configure(app: Any, config: Any) -> None:
 def _source(app: Any, page: str, text: list[str]) -> None:
     book = Path(app.srcdir)
     if not str(app.env.doc2path(page)).endswith(".ipynb"):
-        text[0] = pages.fill(text[0], book)
         return
     notebook = nbformat.reads(text[0], as_version=4)
     if sources := _executed():
@@ -218,7 +225,6 @@ def _source(app: Any, page: str, text: list[str]) -> None:
                 cell.metadata["mystnb"] |= {"code_prompt_show": words, "code_prompt_hide": words}
         elif cell.cell_type == "markdown":
             heading = next(iter(re.findall(r"^#+ +(.+)$", cell.source, re.M)[-1:]), heading)
-            cell.source = pages.fill(cell.source, book)
             if pages.caption(cell):
                 cell.source = "{.caption}\n" + cell.source
     text[0] = nbformat.writes(notebook)

@@ -5,7 +5,6 @@ import html
 import io
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -26,7 +25,6 @@ SIGNS = {"and": " ∧ ", "or": " ∨ "}
 EXPLORED = 12
 # Photographs are shrunk to this many pixels per side.
 PIXELS = 256
-STATIC = Path(__file__).parents[2] / "_static"
 
 
 def one_sample(inter: Interactions) -> Interactions:
@@ -346,10 +344,7 @@ def explorer(
     still = f"Network v = {v[-1]:.2f}, logical model d = {d[-1]:.2f}. This needs JavaScript."
     held = html.escape(json.dumps(data, separators=(",", ":")))
     element = f'<div class="symgen-explorer" data-explorer="{held}"><p>{still}</p></div>'
-    # JupyterLab needs style and script in the output; the site loads them once.
-    files = [STATIC / "figures.css", STATIC / "explorer.js"]
-    rules, script = (file.read_text() if file.exists() else "" for file in files)
-    return style.Shown(still, f"{element}<style>{rules}</style><script>{script}</script>")
+    return style.Shown(still, element + style.web_parts())
 
 
 def _data_uri(image: np.ndarray) -> str:

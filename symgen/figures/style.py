@@ -4,7 +4,8 @@ import base64
 import html
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, cast
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,9 +14,6 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
-
-if TYPE_CHECKING:
-    import ipywidgets
 
 # A color has one meaning in the whole book. Colors come from the palettes of Okabe and Ito and of
 # ColorBrewer, which are safe for color-blind readers. For grey print, hatches, line styles and
@@ -56,6 +54,8 @@ QUANTITIES = {
     "step": ("optimizer steps", ""),
     "epoch": ("epochs", ""),
 }
+# Style and script of what readers can play with; the site loads them once per page.
+WEB = Path(__file__).parent / "web"
 MARKERS, LINES = "osD^v<>P", ("-", "--", "-.", ":")
 HATCHES = {"or": "///", "non-generalizable": "///"}
 
@@ -206,45 +206,68 @@ class Shown:
         return self.bundle["text/plain"]
 
 
+def web_parts() -> str:
+    """Return style and script as HTML: in JupyterLab, they come with each output."""
+    rules = (WEB / "figures.css").read_text(encoding="utf-8")
+    script = (WEB / "figures.js").read_text(encoding="utf-8")
+    return f"<style>{rules}</style><script>{script}</script>"
+
+
 def slider(
-    figures: Mapping[Any, Figure | Axes], label: str = "", start: Any = None
-) -> "ipywidgets.VBox":
-    """Return figures under a slider that also works on a static page, without a kernel.
+    figures: Mapping[Any, Figure | Axes],
+    label: str = "",
+    start: Any = None,
+    same_scale: bool = False,
+    menu: bool = False,
+) -> Shown:
+    """Return figures of which a reader sees one at a time, without a kernel.
 
     Args:
         figures: caption to figure or Axes, in the order of the slider. They are closed.
-        label: label of the slider.
+        label: name of what the captions are, such as "checkpoint".
         start: caption of the figure to show first; by default the first one.
+        same_scale: whether all figures share their vertical scale. A button then shows each
+            figure with a scale of its own.
+        menu: whether to choose from a list instead of a slider.
 
     Raises:
-        ValueError: for a start that is not a caption.
+        ValueError: for no figures, or a start that is not a caption.
     """
-    import ipywidgets as widgets
-
     captions = list(figures)
-    if start is not None and start not in captions:
+    if not captions:
+        raise ValueError("figures is empty; expected at least one caption and its figure")
+    first = captions[0] if start is None else start
+    if first not in captions:
         raise ValueError(f"start is {start!r}; expected one of {captions}")
-    index = 0 if start is None else captions.index(start)
-    pages = []
-    for caption, item in figures.items():
-        figure = item.figure if isinstance(item, Axes) else item
-        page = io.BytesIO()
-        figure.savefig(page, format="svg", bbox_inches="tight", metadata={"Date": None})
+    drawn = [cast(Figure, x.figure) if isinstance(x, Axes) else x for x in figures.values()]
+    images = ""
+    if same_scale:
+        for caption, figure in zip(captions, drawn, strict=True):
+            images += _image(figure, f"{label} {caption}, own scale", caption, "symgen-own")
+        _share_scale(drawn)
+    for caption, figure in zip(captions, drawn, strict=True):
+        look = "symgen-first" if caption == first else ""
+        images += _image(figure, f"{label} {caption}", caption, look)
         plt.close(figure)
-        # As an <img>, a figure cannot share ids with the other figures of the page.
-        data = base64.b64encode(page.getvalue()).decode()
-        alt = html.escape(f"{label} {caption}".strip())
-        src = f"data:image/svg+xml;base64,{data}"
-        style = "max-width:100%;height:auto"
-        pages.append(widgets.HTML(f'<img class="drawn" alt="{alt}" style="{style}" src="{src}">'))
-    stack = widgets.Stack(pages, selected_index=index)
-    chooser = widgets.SelectionSlider(
-        options=[(str(caption), i) for i, caption in enumerate(captions)],
-        index=index,
-        description=label,
-        style={"description_width": "initial"},
-        layout=widgets.Layout(width="95%"),
-    )
-    # This link lives in the browser. A link in Python would do nothing on a static page.
-    widgets.jslink((chooser, "index"), (stack, "selected_index"))
-    return widgets.VBox([chooser, stack])
+    kind = "data-menu" if menu else ""
+    element = f'<div class="symgen-slider" data-label="{html.escape(label)}" {kind}>{images}</div>'
+    words = f"{len(captions)} figures by {label or 'caption'}: {', '.join(map(str, captions))}"
+    return Shown(words, element + web_parts())
+
+
+def _share_scale(figures: Sequence[Figure]) -> None:
+    """Give the panels at the same place of all figures the same vertical limits."""
+    for alike in zip(*[figure.axes for figure in figures], strict=False):
+        limits = np.array([ax.get_ylim() for ax in alike])
+        for ax in alike:
+            ax.set_ylim(limits.min(), limits.max())
+
+
+def _image(figure: Figure, words: str, caption: object, look: str) -> str:
+    """Return a figure as an <img>; as such, it shares no ids with other figures of the page."""
+    page = io.BytesIO()
+    figure.savefig(page, format="svg", bbox_inches="tight", metadata={"Date": None})
+    source = f"data:image/svg+xml;base64,{base64.b64encode(page.getvalue()).decode()}"
+    alt = html.escape(words.strip())
+    name = html.escape(str(caption))
+    return f'<img class="drawn {look}" alt="{alt}" data-caption="{name}" src="{source}">'

@@ -1,7 +1,6 @@
 """Figures of tables and spectra: each mark is the number it stands for."""
 
 import itertools
-import warnings
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -90,21 +89,32 @@ def test_the_legend_below_names_each_label_once():
     assert legend(figure) == ["H", "N"]
 
 
-def test_a_slider_starts_where_it_is_set_and_its_text_is_inert():
-    import ipywidgets
+def drawn(**pages):
+    figures_of = {}
+    for caption, height in pages.items():
+        figure, [ax] = figures.panels([caption])
+        ax.plot([0, height])
+        figures_of[caption] = ax
+    return figures_of
 
-    drawn = {step: figures.plot_verdicts() for step in (0, 10, "<b>")}
-    # Widgets of a process without a kernel warn about their own construction.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        box = figures.slider(drawn, "step", start=10)
-    chooser, stack = box.children
-    assert chooser.index == stack.selected_index == 1 and chooser.description == "step"
-    assert isinstance(stack, ipywidgets.Stack) and not plt.get_fignums()
-    assert 'alt="step &lt;b&gt;"' in stack.children[2].value
-    assert all('src="data:image/svg+xml;base64,' in page.value for page in stack.children)
+
+def test_a_slider_holds_its_pages_as_inert_pictures():
+    shown = figures.slider({**drawn(a=1), "<b>": drawn(b=2)["b"]}, "step", start="<b>")
+    page = shown.bundle["text/html"].split("<style>")[0]
+    assert not plt.get_fignums() and repr(shown) == "2 figures by step: a, <b>"
+    assert page.count('src="data:image/svg+xml;base64,') == 2 and "<b>" not in page
+    assert 'class="drawn symgen-first" alt="step &lt;b&gt;"' in page
     with pytest.raises(ValueError, match="start is 7; expected one of"):
-        figures.slider({0: figures.plot_verdicts()}, start=7)
+        figures.slider(drawn(a=1), start=7)
+    with pytest.raises(ValueError, match="expected at least one"):
+        figures.slider({})
+
+
+def test_figures_of_a_slider_can_share_their_scale():
+    pages = drawn(a=1, b=10)
+    shown = figures.slider(pages, same_scale=True).bundle["text/html"].split("<style>")[0]
+    assert pages["a"].get_ylim() == pages["b"].get_ylim() == (-0.5, 10.5)
+    assert shown.count("symgen-own") == 2 and shown.count("<img") == 4
 
 
 def test_curves_are_means_over_seeds_with_t_bands():

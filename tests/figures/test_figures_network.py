@@ -30,10 +30,12 @@ def closed_figures():
 @pytest.fixture
 def game():
     """v = -1 + 2 AND(0, 1) - 0.5 AND(2) + 1.5 OR(1, 2), and a network that differs a little."""
-    and_, or_ = torch.zeros(8, dtype=torch.float64), torch.zeros(8, dtype=torch.float64)
-    and_[0b011], and_[0b100], or_[0b110] = 2, -0.5, 1.5
+    effects = torch.zeros(2, 8, dtype=torch.float64)
+    effects[0, 0b011] = 2
+    effects[0, 0b100] = -0.5
+    effects[1, 0b110] = 1.5
     one = torch.tensor(4.0, dtype=torch.float64)
-    inter = Interactions(and_, or_, -one / 4, one, 0 * one, one / 2)
+    inter = Interactions(effects, -one / 4, one, 0 * one, one / 2)
     noise = 0.1 * torch.randn(8, generator=torch.Generator().manual_seed(0)).double()
     return inter.predict() + noise, inter
 
@@ -250,3 +252,39 @@ def test_terms_beyond_the_list_are_summed(game, open_page):
     page = open_page(markup(*game, top=1))
     rows = page.locator(".symgen-term >> visible=true").all_inner_texts()
     assert rows[-1].split("\n") == ["other terms", "+1.00"]
+
+
+def visible(page):
+    images = page.locator(".symgen-slider img >> visible=true")
+    return [image.get_attribute("alt") for image in images.all()]
+
+
+def pages_of(*captions):
+    return {caption: figures.panels([caption])[0] for caption in captions}
+
+
+def test_a_slider_is_moved_by_keys_and_read_out(open_page):
+    page = open_page(figures.slider(pages_of("10", "20", "30"), "step", "20").bundle["text/html"])
+    control = page.get_by_role("slider", name="step")
+    assert visible(page) == ["step 20"]
+    control.focus()
+    page.keyboard.press("ArrowRight")
+    assert visible(page) == ["step 30"] and control.get_attribute("aria-valuetext") == "30"
+    assert page.locator(".symgen-shown").inner_text() == "30"
+    page.keyboard.press("Home")
+    assert visible(page) == ["step 10"]
+
+
+def test_figures_have_a_switch_to_their_own_scale_or_a_menu(open_page):
+    shown = figures.slider(pages_of("a", "b"), "text", same_scale=True, menu=True)
+    page = open_page(shown.bundle["text/html"])
+    page.get_by_role("combobox", name="text").select_option(label="b")
+    assert visible(page) == ["text b"]
+    page.get_by_role("button", name="own scale").click()
+    assert visible(page) == ["text b, own scale"]
+
+
+def test_without_its_script_a_slider_shows_the_first_figure(open_page):
+    markup = figures.slider(pages_of("a", "b"), "text", "b").bundle["text/html"]
+    page = open_page(markup.split("<script>")[0])
+    assert visible(page) == ["text b"]

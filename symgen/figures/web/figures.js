@@ -1,5 +1,5 @@
-// The explorer: switch the variables of a sample on and off, and see v, d and the active terms.
-// It sets up every .symgen-explorer once. Text of the data is only ever written as text.
+// What readers can play with on a page without a kernel. It sets up every .symgen-explorer and every
+// .symgen-slider once. Text of the data is only ever written as text.
 (() => {
   "use strict";
 
@@ -74,7 +74,8 @@
     return [row, show];
   }
 
-  function setUp(root) {
+  // The explorer: switch the variables of a sample on and off, and see v, d and the active terms.
+  function setUpExplorer(root) {
     const data = JSON.parse(root.dataset.explorer);
     const { names, v, d, terms } = data;
     const all = v.length - 1;
@@ -155,10 +156,62 @@
     window.addEventListener("afterprint", () => show(before));
   }
 
+  // The slider: one figure at a time, chosen by a slider or from a menu.
+  function setUpSlider(root) {
+    const isOwn = (image) => image.classList.contains("symgen-own");
+    const images = [...root.querySelectorAll("img")];
+    const pages = images.filter((image) => !isOwn(image));
+    // The same figures, each with a scale of its own.
+    const own = images.filter(isOwn);
+    const captions = pages.map((image) => image.dataset.caption);
+    const start = pages.findIndex((image) => image.classList.contains("symgen-first"));
+
+    const isMenu = "menu" in root.dataset;
+    const control = make(isMenu ? "select" : "input", "symgen-control");
+    if (isMenu) {
+      captions.forEach((caption, i) => {
+        const option = make("option", "", caption);
+        option.value = i;
+        control.append(option);
+      });
+    } else {
+      control.type = "range";
+      control.min = 0;
+      control.max = pages.length - 1;
+    }
+    control.value = Math.max(start, 0);
+    const label = make("label", "symgen-label");
+    label.append(make("span", "", root.dataset.label || "figure"), control);
+    const shown = make("span", "symgen-shown");
+    const tools = make("div", "symgen-tools");
+    tools.append(label);
+    if (!isMenu) tools.append(shown);
+    const button = make("button", "symgen-tool", "own scale");
+    button.setAttribute("aria-pressed", "false");
+    if (own.length) tools.append(button);
+
+    function show() {
+      const i = Number(control.value);
+      const free = button.getAttribute("aria-pressed") === "true";
+      for (const image of images) image.hidden = image !== (free ? own : pages)[i];
+      shown.textContent = captions[i];
+      control.setAttribute("aria-valuetext", captions[i]);
+    }
+    control.addEventListener("input", show);
+    button.addEventListener("click", () => {
+      button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") === "false"));
+      show();
+    });
+    root.prepend(tools);
+    show();
+  }
+
   function setUpAll() {
-    for (const root of document.querySelectorAll(".symgen-explorer:not([data-ready])")) {
-      root.dataset.ready = "";
-      setUp(root);
+    for (const [name, setUp] of [["explorer", setUpExplorer], ["slider", setUpSlider]]) {
+      for (const root of document.querySelectorAll(`.symgen-${name}:not([data-ready])`)) {
+        root.dataset.ready = "";
+        setUp(root);
+      }
     }
   }
 
