@@ -257,32 +257,58 @@ def split_texts(name: str) -> dict[str, list[str]]:
     return {"target": train[::2], "baseline": train[1::2], "test": test}
 
 
+def beginning(tokenizer: Any) -> list[int]:
+    """Return the special tokens that a tokenizer puts before every text, such as <bos>."""
+    encoded = tokenizer("a", return_special_tokens_mask=True)
+    before = encoded["special_tokens_mask"].index(0)
+    return encoded["input_ids"][:before]
+
+
 def pieces_of(
     texts: Sequence[str], tokenizer: Any, length: int = 128, tail: int = 0
 ) -> list[tuple[Tensor, int]]:
     """Return training pieces for a language model: token ids, and where the loss begins.
 
+    Every piece begins as the tokenizer begins a text. Without <bos>, Gemma's loss doubles.
+
     Args:
         texts: long ones are cut, and each ends with the end token of the tokenizer.
         tokenizer: tokenizer of the model.
-        length: largest number of tokens per piece, 2 or more.
+        length: largest number of tokens per piece; 2 or more besides those of `beginning`.
         tail: if above 0, the loss is that of the last `tail` words alone, and only the end of a
             long text is kept.
+
+    Raises:
+        ValueError: if a piece is too short for two tokens of the text.
     """
+    start = beginning(tokenizer)
+    room = length - len(start)
+    if room < 1 or length < 2:
+        raise ValueError(
+            f"length={length}: a piece holds {len(start)} special tokens before the text; expected "
+            f"at least {max(2, len(start) + 1)}"
+        )
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
+    encoded = tokenizer(list(texts), **options)
     found = []
-    encoded = tokenizer(list(texts), return_offsets_mapping=True, verbose=False)
     for text, ids, offsets in zip(
         texts, encoded["input_ids"], encoded["offset_mapping"], strict=True
     ):
-        first = 1
+        ids = ids + end
+        first = 0
         if tail:
             begin = len(text) - len(" ".join(text.split(" ")[-tail:]))
-            first = max(1, sum(stop <= begin for _, stop in offsets))
-        ids = torch.tensor(ids + end)
-        if tail and (cut := len(ids) - length) > 0:
-            ids, first = ids[cut:], max(1, first - cut)
-        found += [(p, first) for p in ids.split(length) if len(p) > first]
+            first = sum(stop <= begin for _, stop in offsets)
+            cut = max(0, len(ids) - room)
+            ids = ids[cut:]
+            first = max(0, first - cut)
+        # The first token of a piece follows nothing, so it cannot be predicted.
+        first = max(1, first + len(start))
+        for k in range(0, len(ids), room):
+            piece = torch.tensor(start + ids[k : k + room])
+            if len(piece) > first:
+                found.append((piece, first))
     return found
 
 

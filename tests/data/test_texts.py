@@ -159,14 +159,27 @@ def test_pieces_and_the_place_of_the_loss(tokenizer):
         pieces = pieces_of(TEXTS, tokenizer, length, tail=2)
         for (part, begin), text in zip(pieces, TEXTS, strict=True):
             ids = tokenizer(text)["input_ids"] + [tokenizer.eos_token_id]
-            assert part.tolist() == ids[-length:] and 1 <= begin < len(part)
-    pieces = pieces_of(TEXTS, tokenizer, 6)
-    joined = torch.cat([piece for piece, _ in pieces]).tolist()
-    ids = [[*tokenizer(text)["input_ids"], tokenizer.eos_token_id] for text in TEXTS]
-    assert joined == [*ids[0], *ids[1]]
+            assert part.tolist() == [ids[0], *ids[1 - length :]] and 1 <= begin < len(part)
     x, y = TokenPart([(torch.tensor([5, 6, 7]), 2), (torch.tensor([8]), 0)]).batch([1, 0])
     assert x.tolist() == [[8, 0, 0], [5, 6, 7]]
     assert y.tolist() == [[8, -100, -100], [-100, -100, 7]]
+
+
+@pytest.mark.parametrize("start", ["[BOS]", ""])
+def test_every_piece_begins_as_the_tokenizer_begins_a_text(start):
+    tokenizer = train_tokenizer(TEXTS, 40, 30)
+    if not start:
+        tokenizer.backend_tokenizer.post_processor = None
+    before = [tokenizer.bos_token_id] if start else []
+    pieces = pieces_of(TEXTS, tokenizer, 6)
+    assert all(piece[: len(before)].tolist() == before and first == 1 for piece, first in pieces)
+    joined = torch.cat([piece[len(before) :] for piece, _ in pieces]).tolist()
+    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
+    end = [tokenizer.eos_token_id]
+    assert joined == [*ids[0], *end, *ids[1], *end]
+    assert {len(piece) for piece, _ in pieces[:2]} == {6}
+    with pytest.raises(ValueError, match=rf"length=1: a piece holds {len(before)} special tokens"):
+        pieces_of(TEXTS, tokenizer, 1)
 
 
 def test_instructions(tokenizer):
