@@ -1,6 +1,7 @@
 """Data sets by name, split for the target network, its baseline networks and testing."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from symgen.data.images import image_part
 from symgen.data.sources import SOURCES, Source, read_rows
 from symgen.data.splits import Part, add_noise, choose_classes, deal, part_names
-from symgen.data.texts import TextPart, load_tokenizer
+from symgen.data.texts import TextPart, joined, load_tokenizer
 from symgen.names import unknown
 
 
@@ -146,6 +147,8 @@ def load_dataset(
     size: int | None = None,
     statistics: tuple | None = None,
     seed: int = 0,
+    inputs: str | Sequence[str] = (),
+    label: str | None = None,
 ) -> Data:
     """Load a data set and split it for a target network and its baseline networks (App. E.1).
 
@@ -170,9 +173,13 @@ def load_dataset(
         statistics: mean and standard deviation per channel, for images in 0..1; None takes those
             of the data set. Pretrained networks need their own: see `data_options`.
         seed: seed of the split and the noise.
+        inputs: name of the column of images or texts, or names of two columns of texts, which the
+            tokenizer joins as a pair. By default the column with a usual name (image, img, text,
+            sentence; premise and hypothesis), or the only one of its type.
+        label: name of the column of class indices; by default "label", or the only ClassLabel.
 
     Raises:
-        ValueError: for unknown names and impossible numbers.
+        ValueError: for unknown names, ambiguous columns and impossible numbers.
         FileNotFoundError: if the data are neither on this machine nor on the hub.
 
     Example:
@@ -185,7 +192,9 @@ def load_dataset(
         raise ValueError(f"label_noise={label_noise}: expected a share from 0 to 1")
     if max_length < 3:
         raise ValueError(f"max_length={max_length}: expected at least 3 tokens")
-    train, test = read_rows(name, "train"), read_rows(name, "test")
+    inputs = [inputs] if isinstance(inputs, str) else inputs
+    train = read_rows(name, "train", inputs, label)
+    test = read_rows(name, "test", inputs, label)
     kept, class_names = choose_classes(train, classes, name)
     indices = deal(train, kept, count, train_size, seed, f'training set of "{name}"')
     chosen = [(train, index) for index in indices]
@@ -197,14 +206,17 @@ def load_dataset(
         source, size=size or source.size, statistics=statistics or source.statistics
     )
     if train.kind == "text":
-        tokenizer = load_tokenizer(tokenizer, train.take(np.concatenate(indices)))
+        texts = train.take(np.concatenate(indices))
+        texts = [text if isinstance(text, str) else " ".join(text) for text in texts]
+        tokenizer = load_tokenizer(tokenizer, texts)
     remap = np.full(max(kept) + 2, -1)
     remap[kept] = np.arange(len(kept))
     parts = {}
     for k, (key, (rows, index)) in enumerate(zip([*names, "test"], chosen, strict=True)):
         labels = torch.from_numpy(remap[rows.labels[index]])
         if rows.kind == "text":
-            parts[key] = TextPart(rows.take(index), labels, tokenizer, max_length)
+            texts = joined(rows.take(index), tokenizer, max_length)
+            parts[key] = TextPart(texts, labels, tokenizer, max_length)
         else:
             parts[key] = image_part(rows, index, labels, source)
         if key != "test":

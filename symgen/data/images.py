@@ -26,6 +26,8 @@ def decode(
 ) -> Any:
     """Return an RGB image (PIL) from its encoded bytes or pixels, cropped to its bounding box.
 
+    It is turned as its EXIF orientation says, as by the library `datasets`.
+
     Args:
         raw: encoded image, or uint8 array (height, width, channel).
         box: x, y, width, height in pixels. Parts outside the image are cut off.
@@ -34,7 +36,7 @@ def decode(
     Raises:
         ValueError: for pixels of more than 8 bits, and for a box outside of the image.
     """
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     if isinstance(raw, np.ndarray):
         image = Image.fromarray(raw)
@@ -44,6 +46,7 @@ def decode(
         raise ValueError(f"its pixels (mode {image.mode}) have more than 8 bits; convert it to 8")
     if draft:
         image.draft("RGB", draft)
+    ImageOps.exif_transpose(image, in_place=True)
     if "transparency" in image.info:
         image = image.convert("RGBA")
     image = image.convert("RGB")

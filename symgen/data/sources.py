@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from symgen.data import planted
+from symgen.data.columns import is_usual, rows_of
 from symgen.data.splits import Rows
 from symgen.names import nearest, unknown
 from symgen.storage import cache_folder
@@ -20,6 +21,9 @@ HELD_OUT = ("test", "validation", "valid", "val", "dev")
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 # In a folder that is not divided, every fifth picture of a class is for testing.
 EVERY = 5
+PICTURES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+# Files that the library `datasets` reads instead.
+TABLES = {".arrow", ".csv", ".jsonl", ".parquet", ".tar", ".zip"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +36,8 @@ class Source:
         box: column of bounding boxes (x, y, width, height) that images are cropped to.
         statistics: mean and standard deviation of each channel, for values in 0..1.
         flip: whether a mirrored image is still an example of its class.
-        text: column that `load_texts` reads if there are several.
+        inputs: columns of the inputs, if they have no usual name; see `columns.rows_of`.
+        label: column of the labels, likewise.
         revision: commit, tag or branch on the hub.
         home: where the authors publish a set that is not on the hub.
     """
@@ -42,7 +47,8 @@ class Source:
     box: str | None = None
     statistics: tuple = IMAGENET
     flip: bool = True
-    text: str | None = None
+    inputs: tuple[str, ...] = ()
+    label: str | None = None
     revision: str | None = None
     home: str | None = None
 
@@ -58,7 +64,7 @@ SOURCES: dict[str, Source] = {
     "bentrevett/caltech-ucsd-birds-200-2011": Source(box="bbox", size=224),
     "stanfordnlp/sst2": Source(),
     "fancyzhx/ag_news": Source(),
-    "rajpurkar/squad": Source(text="context"),
+    "rajpurkar/squad": Source(inputs=("context",)),
     "roneneldan/TinyStories": Source(),
     # On the hub this set is a script, which is never run; its converted copy is read.
     "karpathy/tiny_shakespeare": Source(revision="refs/convert/parquet"),
@@ -106,12 +112,52 @@ def unavailable(name: str, example: str, cause: object) -> FileNotFoundError:
     )
 
 
-def _divided(table: Any) -> dict[str, Any]:
-    """Return two splits of a folder of pictures: every fifth of a class is for testing."""
-    labels = np.array(table["label"])
-    test = pd.Series(labels).groupby(labels).cumcount().to_numpy() % EVERY == EVERY - 1
-    splits = {"train": ~test, "test": test}
-    return {name: table.select(np.flatnonzero(rows)) for name, rows in splits.items()}
+def picture_splits(folder: Path) -> dict[str, Rows] | None:
+    """Return the splits of a folder of pictures, or None if it is no such folder.
+
+    A subfolder with all that lies below it is a class. If all subfolders are named like splits,
+    such as train and test, the classes are their subfolders. Without a test split, every fifth
+    picture of a class is for testing.
+
+    Raises:
+        ValueError: for a picture outside of the classes, and for a class with too few pictures.
+    """
+    files = sorted(path.relative_to(folder) for path in folder.rglob("*"))
+    files = [path for path in files if not any(part.startswith(".") for part in path.parts)]
+    pictures = [path for path in files if path.suffix.lower() in PICTURES]
+    if not pictures or any(path.suffix in TABLES for path in files):
+        return None
+    divided = {path.parts[0] for path in pictures} <= {"train", *HELD_OUT}
+    depth = 1 if divided else 0
+    for path in pictures:
+        if len(path.parts) < depth + 2:
+            raise ValueError(
+                f"{folder / path} belongs to no class; expected one subfolder per class, such as "
+                f"{folder}/cat/1.png, or train and test with such subfolders"
+            )
+    classes = sorted({path.parts[depth] for path in pictures})
+    splits = np.array([path.parts[0] if divided else "train" for path in pictures])
+    labels = np.array([classes.index(path.parts[depth]) for path in pictures])
+    if {*splits} == {"train"}:
+        if (counts := np.bincount(labels)).min() < EVERY:
+            raise ValueError(
+                f'class "{classes[counts.argmin()]}" of {folder} has {counts.min()} pictures; '
+                f"expected at least {EVERY}, since every fifth is for testing, or subfolders train "
+                "and test"
+            )
+        number = pd.Series(labels).groupby(labels).cumcount()
+        splits[number % EVERY == EVERY - 1] = "test"
+    found = {}
+    for split in dict.fromkeys(splits.tolist()):
+        chosen = np.flatnonzero(splits == split)
+        paths = [folder / pictures[i] for i in chosen]
+        take = functools.partial(_read_files, paths)
+        found[split] = Rows("image", labels[chosen], classes, take)
+    return found
+
+
+def _read_files(paths: list[Path], index: Any) -> list[bytes]:
+    return [paths[i].read_bytes() for i in index]
 
 
 def open_splits(name: str) -> Mapping[str, Any]:
@@ -133,18 +179,18 @@ def open_splits(name: str) -> Mapping[str, Any]:
 
     folder = local_folder(name)
     if folder is not None:
+        pictures = picture_splits(folder)
+        if pictures is not None:
+            return pictures
         cache = str(cache_folder() / "datasets")
         try:
-            found = datasets.load_dataset(str(folder.resolve()), cache_dir=cache)
+            return datasets.load_dataset(str(folder.resolve()), cache_dir=cache)
         except Exception as error:  # readers raise almost anything for damaged files
             cause = " ".join(str(error.__cause__ or error).split())[:300]
             raise ValueError(
                 f"the files in {folder} cannot be read ({cause}); expected <split>.parquet or "
                 "<split>.jsonl with the same columns, or one subfolder of pictures per class"
             ) from error
-        if [*found] == ["train"] and found["train"].builder_name == "imagefolder":
-            found = _divided(found["train"])
-        return found
     if source.home is not None:
         raise unavailable(name, "train.jsonl", "it was never there")
     if "/" not in name:
@@ -156,87 +202,38 @@ def open_splits(name: str) -> Mapping[str, Any]:
         raise unavailable(name, "train.parquet", f"{type(error).__name__}: {error}") from error
 
 
-def read_rows(name: str, split: str) -> Rows:
-    """Return the labelled rows of one split; its columns are recognised by their types.
+def read_rows(name: str, split: str, inputs: Sequence[str] = (), label: str | None = None) -> Rows:
+    """Return the labelled rows of one split.
+
+    Columns that were chosen by their type, not by a usual name, are printed.
 
     Args:
         name: see `open_splits`.
         split: ``"train"`` or ``"test"``. If no test split has labels, the validation split is
             taken.
+        inputs, label: names of columns; see `rows_of`.
 
     Raises:
-        ValueError: if a split, an input column or a label column is missing.
+        ValueError: if a split, an input column or a label column is missing or ambiguous.
     """
-    splits = open_splits(name)
+    splits, source = open_splits(name), SOURCES.get(name, Source())
+    inputs = inputs or source.inputs
+    label = label or source.label
     names = ("train",) if split == "train" else HELD_OUT
     for candidate in [x for x in names if x in splits]:
         rows = splits[candidate]
         if not isinstance(rows, Rows):
-            rows = _recognised(rows, f'the {candidate} split of "{name}"', name)
+            origin = f'the {candidate} split of "{name}"'
+            rows = rows_of(rows, origin, inputs, label, source.box)
+            if split == "train" and not inputs and not is_usual(rows.columns):
+                *used, labels = rows.columns
+                print(f"{name}: inputs from column {', '.join(used)}, labels from {labels}")
         if (rows.labels >= 0).any():
             return rows
     raise ValueError(
         f'data set "{name}" has no labelled {split} split; expected one named '
         f"{' or '.join(names)}, found {', '.join(splits)}"
     )
-
-
-def _recognised(table: Any, origin: str, name: str) -> Rows:
-    import datasets
-
-    features, source = table.features, SOURCES.get(name, Source())
-    described = ", ".join(f"{k}: {getattr(v, 'dtype', v)}" for k, v in features.items())
-    labels = [k for k, v in features.items() if isinstance(v, datasets.ClassLabel)]
-    integers = [k for k, v in features.items() if str(getattr(v, "dtype", "")).startswith("int")]
-    labels += [k for k in integers if k in ("label", "labels", "target", "class")]
-    images = [k for k, v in features.items() if isinstance(v, datasets.Image)]
-    inputs = images or text_columns(table)
-    if not labels or not inputs:
-        raise ValueError(
-            f"{origin} needs a label column (a ClassLabel, or whole numbers in a column named "
-            f"label) and an input column (images or strings); found {described}"
-        )
-    values = np.array([-1 if y is None else y for y in _column(table, labels[0])])
-    names = getattr(features[labels[0]], "names", None)
-    if values.max() >= (len(names) if names else max(10_000, len(values))) or values.min() < -1:
-        raise ValueError(
-            f'column "{labels[0]}" of {origin} holds {values.min()} to {values.max()}; expected '
-            "class indices from 0, or -1 if unknown"
-        )
-    classes = [str(c) for c in names or range(int(values.max()) + 1)]
-    take = functools.partial(_taken, table, inputs[0], origin)
-    boxes = np.array(_column(table, source.box)) if source.box in features else None
-    return Rows("image" if images else "text", values, classes, take, boxes)
-
-
-def _taken(table: Any, column: str, origin: str, index: Any) -> list:
-    """Return raw inputs: texts, or the bytes of image files."""
-    cells, builder = _column(table, column, index), table.builder_name
-    for i, cell in enumerate(cells):
-        if isinstance(cell, Mapping):
-            cells[i] = cell.get("bytes")
-            # A parquet file could name any file of this machine; a folder lists its own pictures.
-            if cells[i] is None and builder == "imagefolder":
-                cells[i] = Path(cell["path"]).read_bytes()
-        if cells[i] is None:
-            raise ValueError(
-                f'row {index[i]} of {origin} holds no content in column "{column}"; put the text '
-                "or the image file itself there, or remove the row"
-            )
-    return cells
-
-
-def _column(table: Any, name: str, index: Any = None) -> list:
-    """Return a column, or some of its rows, as stored: no image is decoded or opened."""
-    chosen = table.select_columns(name).with_format("arrow")
-    return (chosen if index is None else chosen.select(index))[:][name].to_pylist()
-
-
-def text_columns(table: Any) -> list[str]:
-    """Return the string columns of a table, longest texts first."""
-    names = [k for k, v in table.features.items() if "string" in str(getattr(v, "dtype", ""))]
-    few = table.select(range(min(100, len(table))))
-    return sorted(names, key=lambda k: -sum(len(t or "") for t in few[k]))
 
 
 def from_pretrained(kind: str, name: str, **options: Any) -> Any:

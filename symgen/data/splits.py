@@ -26,8 +26,9 @@ class Rows:
         labels: (row,) class indices, -1 if unknown.
         classes: names of the classes.
         take: function from row numbers to raw inputs: encoded bytes, uint8 arrays (height, width,
-            channel) or strings.
+            channel), strings, or pairs of strings.
         boxes: (row, 4) bounding boxes in pixels, or None.
+        columns: names of the columns of inputs and label, if they come from a table.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class Rows:
     classes: list[str]
     take: Callable[[Any], list]
     boxes: np.ndarray | None = None
+    columns: tuple[str, ...] = ()
 
 
 class Part:

@@ -1,5 +1,6 @@
 """Texts: parts for networks, texts for language models, and tokenizers."""
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from symgen.data.columns import TEXTS, choose, text_columns
 from symgen.data.sources import (
     HELD_OUT,
     SOURCES,
@@ -17,7 +19,6 @@ from symgen.data.sources import (
     from_pretrained,
     import_transformers,
     open_splits,
-    text_columns,
 )
 from symgen.data.splits import Indices, Part, Rows
 from symgen.names import unknown
@@ -113,14 +114,48 @@ class TokenPart(Part):
         return self.pieces
 
 
-def load_texts(name: str, split: str = "train") -> list[str]:
-    """Return the distinct texts of a data set, in their order, for use with a language model.
+def joined(
+    texts: Sequence[str] | Sequence[tuple[str, str]], tokenizer: Any, max_length: int
+) -> list[str]:
+    """Return pairs of texts as single texts, joined as the tokenizer joins a pair.
 
-    They are in the registered column, or in the one with the longest texts.
+    BERT's tokenizer gives the same ids for ``"a man eats[SEP]he is hungry"`` as for the pair. Both
+    texts are of segment 0. If the tokenizer joins without a token, it is a space.
+
+    Args:
+        texts: pairs of texts; single texts are returned as they are.
+        tokenizer: tokenizer of the network.
+        max_length: number of tokens that are kept of each.
+
+    Warns:
+        UserWarning: if nothing of the second text is kept of some pairs.
+    """
+    if not texts or isinstance(texts[0], str):
+        return list(texts)
+    example = tokenizer("a", "a")
+    parts = example.sequence_ids()
+    between = slice(parts.index(0) + 1, parts.index(1))
+    tokens = tokenizer.convert_ids_to_tokens(example["input_ids"][between])
+    separator = "".join(tokens) or " "
+    begun = tokenizer([f"{first}{separator}" for first, _ in texts])["input_ids"]
+    lost = sum(len(ids) >= max_length for ids in begun)
+    if lost:
+        warnings.warn(
+            f"{lost} of {len(texts)} pairs keep nothing of their second text; raise "
+            f"max_length={max_length}",
+            stacklevel=3,
+        )
+    return [f"{first}{separator}{second}" for first, second in texts]
+
+
+def load_texts(name: str, split: str = "train", column: str | None = None) -> list[str]:
+    """Return the distinct texts of a data set, in their order, for use with a language model.
 
     Args:
         name: registered name, id or path, such as ``"rajpurkar/squad"``.
         split: name of the split; the only split of a set is taken whatever its name is.
+        column: column of the texts; by default that with a usual name, or the only one with
+            strings. Of a pair of texts both are taken.
 
     Raises:
         ValueError: for an unknown name or split, and for a set without texts.
@@ -136,8 +171,10 @@ def load_texts(name: str, split: str = "train") -> list[str]:
     if isinstance(table, Rows):
         texts = table.take(np.arange(len(table.labels))) if table.kind == "text" else []
     else:
-        column = SOURCES.get(name, Source()).text or next(iter(text_columns(table)), None)
-        texts = table[column] if column else []
+        columns = [column] if column else SOURCES.get(name, Source()).inputs
+        if not columns:
+            columns = choose(table, f'"{name}"', "text", text_columns(table), TEXTS)
+        texts = [text for key in columns for text in table[key]]
     found = list(dict.fromkeys(text for text in texts if text and text.strip()))
     if not found:
         raise ValueError(f'data set "{name}" holds no texts; expected a column of strings')
@@ -223,9 +260,11 @@ def train_tokenizer(
     made = Tokenizer(models.WordPiece({t: i for i, t in enumerate(tokens)}, unk_token="[UNK]"))
     made.normalizer, made.pre_tokenizer = normalizer, splitter
     made.decoder = decoders.WordPiece()
-    around = "[BOS] $A" if "[BOS]" in special else "[CLS] $A [SEP]"
-    around_ids = [(t, made.token_to_id(t)) for t in around.split() if t in special]
-    made.post_processor = processors.TemplateProcessing(single=around, special_tokens=around_ids)
+    single, pair = "[BOS] $A", "[BOS] $A $B"
+    if "[CLS]" in special:
+        single, pair = "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"
+    around = [(t, made.token_to_id(t)) for t in special if t in single]
+    made.post_processor = processors.TemplateProcessing(single, pair, around)
     return import_transformers().PreTrainedTokenizerFast(
         tokenizer_object=made, **{f"{token[1:-1].lower()}_token": token for token in special}
     )

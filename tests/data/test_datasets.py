@@ -14,6 +14,7 @@ from symgen.data.datasets import load_dataset
 from symgen.data.images import ImagePart, decode
 from symgen.data.sources import SOURCES, Source
 from symgen.data.texts import load_instructions, load_texts
+from symgen.masking.variables import draw_words
 
 CLASSES = ["cat", "dog", "owl"]
 
@@ -42,6 +43,18 @@ def write_images(folder, name="someone/animals", splits=("train", "test"), count
         columns = {"picture": images, "species": labels.tolist()}
         datasets.Dataset.from_dict(columns, features=features).to_parquet(path)
     return labels
+
+
+def write_table(folder, columns, features=None, name="a/table"):
+    """Write a set of 60 rows, given a function from the row to the cell for each column."""
+    cells = {key: [cell(i) for i in range(60)] for key, cell in columns.items()}
+    table = datasets.Dataset.from_dict(cells)
+    for key, feature in (features or {}).items():
+        table = table.cast_column(key, feature)
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    for split in ("train", "test"):
+        table.to_parquet(folder / name / f"{split}.parquet")
+    return name
 
 
 @pytest.fixture
@@ -84,6 +97,100 @@ def test_columns_are_recognised_by_their_types(animals):
     assert data.kind == "image" and data.classes == CLASSES
     for i, value in enumerate(grey(data.part("target"))):
         assert data.part("target").labels[i] == animals[value]
+
+
+CELLS = {
+    "text": lambda i: f"nice day {i}",
+    "url": lambda i: f"https://example.org/status/{i}/photo/long",
+    "title": lambda i: f"news {i}",
+    "premise": lambda i: f"man eats {i}",
+    "hypothesis": lambda i: f"he is hungry {i}",
+    "label": lambda i: i % 3,
+    "stars": lambda i: i % 2,
+    "source": lambda i: i % 2,
+    "score": lambda i: i / 2,
+}
+SOURCE = datasets.ClassLabel(names=["web", "app"])
+
+
+@pytest.mark.parametrize(
+    "columns, options, first, classes",
+    [
+        # Usual names come first, whatever the types and lengths of the others are.
+        ("text url label", {}, "nice day", 3),
+        ("text label source", {}, "nice day", 3),
+        ("text source", {}, "nice day", 2),
+        ("url title label", {"inputs": "title"}, "news", 3),
+        ("text label stars", {"label": "stars"}, "nice day", 2),
+        ("premise hypothesis label", {}, "man eats", 3),
+        ("premise hypothesis label", {"inputs": "premise"}, "man eats", 3),
+        ("url title label", {"inputs": ["title", "url"]}, "news", 3),
+    ],
+)
+def test_columns_with_usual_names_and_named_ones(folder, capsys, columns, options, first, classes):
+    features = {"source": SOURCE} if "source" in columns else {}
+    features |= {"label": datasets.Value("uint8")} if "label" in columns else {}
+    name = write_table(folder, {key: CELLS[key] for key in columns.split()}, features)
+    data = load_dataset(name, **options)
+    assert data.part("test").show(0).startswith(first) and len(data.classes) == classes
+    chosen = "inputs from column text, labels from source" in capsys.readouterr().out
+    assert chosen == (columns == "text source")
+
+
+@pytest.mark.parametrize(
+    "columns, options, message",
+    [
+        ("url title label", {}, r"has the text columns url, title; expected a usual name .*"
+         r"inputs=\['title', 'body'\] for pairs.*url: string, title: string, label: int64"),
+        ("text stars", {}, r"has no label column.*It holds text: string, stars: int64"),
+        ("text score", {"label": "score"}, 'column "score" .* holds float64; expected whole num'),
+        ("text label", {"inputs": "txt"}, '"txt" is unknown.*Did you mean "text"'),
+        ("text label", {"inputs": ["text", "text"]}, "or two different text columns for pairs"),
+    ],
+)  # fmt: skip
+def test_ambiguous_columns_are_refused(folder, columns, options, message):
+    name = write_table(folder, {key: CELLS[key] for key in columns.split()})
+    with pytest.raises(ValueError, match=message):
+        load_dataset(name, **options)
+    if columns == "url title label":
+        with pytest.raises(ValueError, match="has the text columns url, title"):
+            load_texts(name)
+        assert load_texts(name, column="title")[0] == "news 0"
+
+
+def test_pairs_of_texts_are_read_as_the_tokenizer_joins_them(folder):
+    columns = ("premise", "hypothesis", "label")
+    name = write_table(folder, {key: CELLS[key] for key in columns})
+    data = load_dataset(name)
+    part, tokenizer = data.part("target"), data.tokenizer
+    x, _ = part.batch(range(6))
+    for i in range(6):
+        first, second = part.show(i).split("[SEP]")
+        assert first.startswith("man eats") and second.startswith("he is hungry")
+        ids = x["input_ids"][i][x["attention_mask"][i] == 1].tolist()
+        assert ids == tokenizer(first, second)["input_ids"]
+    # The words of both are variables, and the separator is none.
+    variables, _ = draw_words([part.show(0)], tokenizer, n=5)
+    number = part.show(0).split()[-1]
+    assert variables.words == (("man", "eats", number, "hungry", number),)
+    with pytest.warns(UserWarning, match=r"\d0 of \d0 pairs keep nothing of their second text"):
+        load_dataset(name, max_length=6)
+
+
+def test_photographs_are_turned_as_their_camera_says(folder):
+    def photo(i):
+        pixels = np.zeros((12, 12, 3), np.uint8)
+        pixels[:6] = 255
+        exif, file = Image.Exif(), io.BytesIO()
+        exif[0x0112] = 6
+        Image.fromarray(pixels).save(file, "PNG", exif=exif)
+        return {"bytes": file.getvalue(), "path": None}
+
+    columns = {"image": photo, "label": CELLS["label"]}
+    name = write_table(folder, columns, {"image": datasets.Image()})
+    expected = datasets.load_dataset(str(folder / name))["test"][0]["image"]
+    shown = load_dataset(name).part("test").show(0)
+    assert (shown == np.asarray(expected)).all() and shown[0, 0, 0] < shown[0, -1, 0]
 
 
 @pytest.mark.parametrize(
@@ -231,6 +338,50 @@ def test_folders_of_pictures(tmp_path, monkeypatch):
     assert len(data.part("target")) == 4
 
 
+def put_pictures(folder, paths, count=10):
+    for path in paths:
+        for i in range(count):
+            file = folder / path / f"{i}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(png(i))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    "paths, classes",
+    [
+        (["cat", "dog/young", "dog/old/grey"], ["cat", "dog"]),
+        (["train", "bus", "car"], ["bus", "car", "train"]),
+        (["test-tube", "flask"], ["flask", "test-tube"]),
+        (["train/bus", "train/car", "val/bus", "val/car/red"], ["bus", "car"]),
+        (["train/bus", "train/car"], ["bus", "car"]),
+    ],
+)
+def test_the_first_subfolder_is_the_class(tmp_path, paths, classes):
+    data = load_dataset(put_pictures(tmp_path, paths))
+    counts = [len(data.part(part)) for part in ("target", "baseline", "test")]
+    assert data.classes == classes and min(counts) > 0
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden/1.png").write_bytes(b"")
+    (tmp_path / "notes.txt").write_text("mine")
+    assert load_dataset(str(tmp_path)).classes == classes
+
+
+@pytest.mark.parametrize(
+    "paths, count, message",
+    [
+        (["cat"], 10, "a classification needs at least 2 classes, got 1"),
+        (["cat", "dog"], 4, 'class "cat" of .* has 4 pictures; expected at least 5'),
+        (["", "cat"], 10, r"0\.png belongs to no class; expected one subfolder per class"),
+        (["train", "test"], 10, r"0\.png belongs to no class"),
+        (["test/cat", "test/dog"], 10, "no labelled train split"),
+    ],
+)
+def test_unclear_folders_of_pictures(tmp_path, paths, count, message):
+    with pytest.raises(ValueError, match=message):
+        load_dataset(put_pictures(tmp_path, paths, count))
+
+
 def test_json_lines(folder, tmp_path):
     rows = [{"text": f"{w} film", "label": k % 2} for k, w in enumerate(["good", "bad"] * 20)]
     (folder / "a/lines").mkdir(parents=True)
@@ -342,13 +493,13 @@ def test_missing_columns(folder):
     for name, columns in sets.items():
         (folder / name).mkdir(parents=True)
         datasets.Dataset.from_dict(columns).to_parquet(folder / name / "train.parquet")
-    with pytest.raises(ValueError, match=r"needs a label column.*found text: string"):
+    with pytest.raises(ValueError, match=r"has no label column.*It holds text: string"):
         load_dataset("a/unlabelled")
-    with pytest.raises(ValueError, match=r"an input column.*height: float64"):
+    with pytest.raises(ValueError, match=r"has no text column.*height: float64"):
         load_dataset("a/numbers")
     with pytest.raises(ValueError, match=r"holds 0 to 100000000; expected class indices"):
         load_dataset("a/wrong")
-    with pytest.raises(ValueError, match="holds no texts; expected a column of strings"):
+    with pytest.raises(ValueError, match="has no text column"):
         load_texts("a/numbers")
     assert load_texts("a/unlabelled") == ["x", "y"]
 
