@@ -1,17 +1,49 @@
-"""Checks of exercises: they print whether an answer is right, or what is wrong, and never raise."""
+"""Checks of exercises: they print whether an answer is right, or what is wrong, and never raise.
 
-from collections.abc import Mapping, Sequence
+Only `grading` makes them raise: it is for lecturers who grade notebooks with a tool.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+CORRECT = "Correct."
 EMPTY = "Not yet: replace the dots in the cell above by your answer."
+NOTHING = (
+    "Not yet: the answer is None. A function gives None if its body is still dots or has no "
+    "`return`; a linear program, if it has no solution."
+)
 
-#: Mistakes that every number can hold.
-ANYWHERE = {
-    "the sign is turned around.": lambda right: -_numbers(right),
-    "this is the rest: subtract it from 1.": lambda right: 1 - _numbers(right),
-}
+#: 0 in class; else the number of a variant that is graded.
+VARIANT = ContextVar("variant", default=0)
+
+
+@contextmanager
+def grading(variant: int = 1) -> Iterator[None]:
+    """Let checks raise AssertionError for a wrong answer, and draw other numbers than in class.
+
+    Example:
+        >>> with grading():
+        ...     check(3, 4)
+        Traceback (most recent call last):
+        AssertionError: Not yet: the result is 3, which is not the expected one.
+    """
+    token = VARIANT.set(variant)
+    try:
+        yield
+    finally:
+        VARIANT.reset(token)
+
+
+def normal(*shape: int) -> Tensor:
+    """Return random numbers for cases: the same at each call, and others for each variant."""
+    generator = torch.Generator().manual_seed(VARIANT.get())
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def check(
@@ -20,16 +52,20 @@ def check(
     mistakes: Mapping[str, Any] | None = None,
     tol: float = 1e-6,
     cases: Sequence[tuple] = (),
+    compared: Callable[[Any], Any] | None = None,
 ) -> None:
     """Print "Correct.", or what is wrong with an answer.
 
     Args:
-        answer: a number, text, truth value, array or tensor; with `cases`, a function. Several
-            numbers are a mapping from the names that the student gave them.
-        expected: the right answer, of the same kind; for several numbers, a list.
+        answer: anything that becomes numbers: a list, array, tensor, fraction, mapping. With
+            `cases`, a function. Several answers are a mapping from the names that the student gave
+            them.
+        expected: the right answer, of the same kind; for several answers, a list.
         mistakes: maps a hint to the wrong answer it explains.
-        tol: largest difference, relative to the largest expected number.
+        tol: largest difference, relative to the largest expected number. Of all answers within it,
+            right or wrong, the nearest counts.
         cases: arguments on which functions are compared.
+        compared: what is compared, computed from the answer; by default, the answer itself.
 
     Example:
         >>> check(3, 3)
@@ -40,95 +76,146 @@ def check(
         Not yet: for 3 the result is 6, which is not the expected one.
     """
     try:
-        print(_judged(answer, expected, mistakes or {}, tol, cases))
+        verdict = _judged(answer, expected, mistakes or {}, tol, cases, compared)
+    except NotImplementedError as error:  # of a cell that waits for the student's code
+        verdict = f"Not yet: {error}"
     except Exception as error:  # of the student's own code
-        print(f"Not yet: your code stops with {type(error).__name__}: {error}")
+        verdict = f"Not yet: your code stops with {type(error).__name__}: {error}"
+    if VARIANT.get() and verdict != CORRECT:
+        raise AssertionError(verdict)
+    print(verdict)
 
 
 def _judged(
-    answer: Any, expected: Any, mistakes: Mapping[str, Any], tol: float, cases: Sequence
+    answer: Any,
+    expected: Any,
+    mistakes: Mapping[str, Any],
+    tol: float,
+    cases: Sequence[tuple],
+    compared: Callable[[Any], Any] | None,
 ) -> str:
-    def results(value: Any) -> list:
+    names: list[str] = []
+    if isinstance(answer, Mapping) and isinstance(expected, list):
+        names = list(answer)
+        answer = list(answer.values())
+
+    def parts(value: Any) -> list:
+        if names:
+            return list(value)
         return [value(*case) for case in cases] if cases else [value]
 
-    names = list(answer) if isinstance(answer, Mapping) else []
-    answer = list(answer.values()) if names else answer
-    if _missing(answer):
-        return EMPTY
-    for name, value in zip(names, answer if names else [], strict=True):
-        if _numbers(value).size != 1:
-            return f"Not yet: {name} is {_short(value)}; one number is expected."
-    if cases and not callable(answer):
+    if cases and answer is not ... and not callable(answer):
         return f"Not yet: a function is expected; this is {_short(answer)}."
-    given, right = results(answer), results(expected)
-    if _missing(given):
+    if answer is ...:
         return EMPTY
-    if wrong := _misfit(given[0], right[0]):
-        return f"Not yet: {wrong}"
-    if _equal(given, right, tol):
-        return "Correct."
-    for sentence, value in mistakes.items():
-        if _equal(given, results(value), tol):
-            return f"Not yet: {sentence}"
-    for sentence, turn in ANYWHERE.items():
-        if _numbers(right[0]).dtype.kind in "if" and _equal(given, list(map(turn, right)), tol):
-            return f"Not yet: {sentence}"
-    first = next(i for i, one in enumerate(given) if not _equal([one], [right[i]], tol))
-    place = f"for {', '.join(map(_short, cases[first]))} " if cases else ""
-    return f"Not yet: {place}{_difference(given[first], right[first], tol, names)}"
+    labels = [f"for {', '.join(map(_short, case))} the result is" for case in cases]
+    labels = [f"{name} is" for name in names] or labels or ["the result is"]
+    given = parts(compared(answer) if compared else answer)
+    right = parts(expected)
+    if any(map(_has_dots, given)):
+        return EMPTY
+    if all(one is None for one in given) and any(one is not None for one in right):
+        return NOTHING
+    for label, one, other in zip(labels, given, right, strict=True):
+        if not _is_numeric(one):
+            kind = "numbers are" if numbers(other).ndim else "one number is"
+            return f"Not yet: {label} {_short(one)}; {kind} expected."
+    flat = _flat(given)
+    best = _flat(right)
+    tol *= np.nanmax(np.abs(best), initial=1e-300)
+    fits = all(numbers(a).shape == numbers(b).shape for a, b in zip(given, right, strict=True))
+    references = {CORRECT: best} if fits else {}
+    for hint, value in mistakes.items():
+        references[f"Not yet: {hint}"] = _flat(parts(value))
+    for hint, turn in ANYWHERE.items():
+        references[f"Not yet: {hint}"] = turn(best)
+    nearest = min(references, key=lambda text: _distance(flat, references[text]))
+    if _distance(flat, references[nearest]) <= tol:
+        return nearest
+    wrong = [
+        _difference(label, numbers(one), numbers(other), tol)
+        for label, one, other in zip(labels, given, right, strict=True)
+        if _distance(numbers(one), numbers(other)) > tol
+    ]
+    return f"Not yet: {' '.join(wrong if names else wrong[:1])}"
 
 
-def _missing(answer: Any) -> bool:
-    """Return whether an answer, or a part of it, is still empty: None or dots."""
-    if isinstance(answer, list | tuple):
-        return any(map(_missing, answer))
-    return answer is None or answer is ...
+def numbers(value: Any) -> np.ndarray:
+    """Return an answer as an array without axes of length 1; None becomes NaN.
+
+    Raises:
+        TypeError, ValueError: for an answer that is no number.
+    """
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        value = [numbers(one) for one in value]
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+    array = np.asarray(value)
+    if array.dtype.kind == "U":
+        raise TypeError("a text")
+    return array.astype(float).squeeze()
 
 
-def _numbers(value: Any) -> np.ndarray:
-    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+def _flat(values: Sequence[Any]) -> np.ndarray:
+    return np.concatenate([numbers(value).ravel() for value in values])
 
 
-def _misfit(answer: Any, expected: Any) -> str:
-    """Return how the kind or shape of an answer differs from the expected one; empty if it fits."""
-    a, b = _numbers(answer), _numbers(expected)
-    if (a.dtype.kind in "US") != (b.dtype.kind in "US") or a.dtype.kind == "O":
-        kind = "a text" if b.dtype.kind in "US" else "a number or an array"
-        return f"{kind} is expected; this is {_short(answer)}."
-    return "" if a.shape == b.shape else f"the shape is {a.shape}; expected {b.shape}."
+def _has_dots(answer: Any) -> bool:
+    return answer is ... or (isinstance(answer, list | tuple) and any(map(_has_dots, answer)))
 
 
-def _close(answer: Any, expected: Any, tol: float) -> Any:
-    """Return which values are equal; NaN equals NaN, as of samples without a total effect."""
-    a, b = _numbers(answer), _numbers(expected)
-    if b.dtype.kind in "US":
-        return np.char.lower(np.char.strip(a)) == np.char.lower(np.char.strip(b))
-    return np.isclose(a, b, 0, tol * np.nanmax(np.abs(b), initial=1e-300), equal_nan=True)
+def _is_numeric(answer: Any) -> bool:
+    try:
+        numbers(answer)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
-def _equal(given: list, right: list, tol: float) -> bool:
-    pairs = zip(given, right, strict=True)
-    return all(not _misfit(a, b) and _close(a, b, tol).all() for a, b in pairs)
+def _distance(answer: np.ndarray, reference: np.ndarray) -> float:
+    """Return the largest difference of two answers; NaN equals NaN only."""
+    if answer.shape != reference.shape:
+        return np.inf
+    with np.errstate(invalid="ignore"):
+        gaps = np.nan_to_num(abs(answer - reference), nan=np.inf)
+    same = (answer == reference) | (np.isnan(answer) & np.isnan(reference))
+    return float(np.max(np.where(same, 0, gaps), initial=0))
 
 
-def _difference(answer: Any, expected: Any, tol: float, names: Sequence[str]) -> str:
-    a, b = _numbers(answer), _numbers(expected)
-    if a.ndim == 0 or b.dtype.kind in "US":
-        return f"the result is {_short(answer)}, which is not the expected one."
-    if a.ndim == 1 and _equal([np.sort(a)], [np.sort(b)], tol):
-        return "the values are right, but in the wrong order."
-    places = [tuple(place) for place in np.argwhere(~_close(a, b, tol)).tolist()]
-    if names:
-        wrong = [f"{names[i]} = {_short(a[i])}" for (i,) in places]
-        end = "is not the expected value." if len(wrong) == 1 else "are not the expected values."
-        return f"{' and '.join(wrong)} {end}"
-    at = places[0][0] if a.ndim == 1 else places[0]
-    first = f"the first has index {at}: {_short(a[places[0]])}"
-    return f"{len(places)} of {a.size} values differ; {first}."
+def _difference(label: str, answer: np.ndarray, expected: np.ndarray, tol: float) -> str:
+    if answer.shape != expected.shape:
+        kind = f"shape {expected.shape}" if expected.ndim else "one number"
+        return f"{label} of shape {answer.shape}; {kind} is expected."
+    if not answer.ndim:
+        return f"{label} {_short(answer)}, which is not the expected one."
+    wrong = [place for place in np.ndindex(answer.shape)
+             if _distance(answer[place], expected[place]) > tol]  # fmt: skip
+    first = f"the first has index {', '.join(map(str, wrong[0]))}: {_short(answer[wrong[0]])}"
+    return f"{label} wrong in {len(wrong)} of {answer.size} values; {first}."
 
 
 def _short(value: Any) -> str:
-    if isinstance(value, np.ndarray | np.generic) or hasattr(value, "detach"):
-        value = _numbers(value).item() if _numbers(value).size == 1 else value
+    if isinstance(value, np.ndarray | np.generic | Tensor) and numbers(value).size == 1:
+        value = numbers(value).item()
     text = f"{value:.4g}" if isinstance(value, float) else " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _of_shares(turned: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return a mistake that only answers between 0 and 1 can hold; else nothing."""
+    return turned if np.all((right >= 0) & (right <= 1)) else right[:0]
+
+
+#: Mistakes that can be made in every exercise.
+ANYWHERE = {
+    "the sign is turned around.": lambda right: -right,
+    "a sign is missing.": lambda right: abs(right),
+    "this is the rest: subtract it from 1.": lambda right: _of_shares(1 - right, right),
+    "this is a percentage; a share between 0 and 1 is expected.":
+        lambda right: _of_shares(100 * right, right),
+    "the values are right, but in the wrong order.": lambda right: right[::-1],
+    "this is upside down: swap numerator and denominator.":
+        lambda right: 1 / right if right.all() else right[:0],
+}  # fmt: skip
