@@ -89,7 +89,8 @@ def reproducible_gpu(gradients: bool = False) -> None:
         # Read by the first matrix product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        # Its stub lacks this setting.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore
         # torch warns at each operation that has no deterministic version.
         message = ".*(does not have a deterministic implementation|non-deterministic algorithm)"
         warnings.filterwarnings("ignore", message)

@@ -18,7 +18,8 @@ from symgen.transforms import and_or_outputs, count_variables, interaction_order
 if TYPE_CHECKING:
     import shapiq
 
-FORMAT = "symgen.interactions.5"
+FORMAT = "symgen.interactions.6"
+TENSORS = ("effects", "bias", "objective", "gap", "full")
 SALIENT_SHARE = 0.05
 
 
@@ -26,12 +27,11 @@ SALIENT_SHARE = 0.05
 class Interactions:
     """AND and OR effects of one or many samples: the logical model of Eq. 3.
 
-    Index T in 0..2**n - 1 is the set of variables whose bits are set. Entry 0 (the empty set) is
-    always 0. OR effects of single variables are 0 too: they equal AND effects, which count them.
-
     Attributes:
-        and_: AND effects, shape (..., 2**n), in units of v (log odds).
-        or_: OR effects, same shape.
+        effects: shape (..., 2, 2**n), in units of v (log odds). Type 0 is AND, 1 is OR. Index T in
+            0..2**n - 1 is the set of variables whose bits are set. Entry 0 (the empty set) is
+            always 0. OR effects of single variables are 0 too: they equal AND effects, which count
+            them.
         bias: v on the fully masked input, shape (...).
         objective: sum of all absolute effects, shape (...).
         gap: certified relative distance of the objective from the optimum, shape (...).
@@ -45,8 +45,7 @@ class Interactions:
         ValueError: for shapes that do not fit together, or a wrong number of names.
     """
 
-    and_: Float[Tensor, "*batch state"]
-    or_: Float[Tensor, "*batch state"]
+    effects: Float[Tensor, "*batch type state"]
     bias: Float[Tensor, "*batch"]
     objective: Float[Tensor, "*batch"]
     gap: Float[Tensor, "*batch"]
@@ -55,13 +54,13 @@ class Interactions:
     is_relabelled: bool = False
 
     def __post_init__(self) -> None:
-        count_variables(self.and_, "and_")
-        shapes = {k: tuple(x.shape) for k, x in self.tensors().items()}
-        whole = shapes["and_"]
-        if [*shapes.values()] != [whole] * 2 + [whole[:-1]] * 4:
+        count_variables(self.effects, "effects")
+        shapes = {name: tuple(x.shape) for name, x in self.tensors().items()}
+        whole = shapes.pop("effects")
+        if len(whole) < 2 or whole[-2] != 2 or set(shapes.values()) != {whole[:-2]}:
             raise ValueError(
-                f"the shapes are {shapes}; expected (..., 2**n) for and_ and or_, and (...) for "
-                "the others"
+                f"effects have the shape {whole}, and the others {shapes}; expected (..., 2, 2**n) "
+                "for effects, AND before OR, and (...) for the others"
             )
         if self.names is not None:
             object.__setattr__(self, "names", self._checked_names())
@@ -78,20 +77,30 @@ class Interactions:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)[:6]}
+        return {name: getattr(self, name) for name in TENSORS}
 
     def __repr__(self) -> str:
         return f"Interactions({self.bias.numel()} samples, n = {self.n})"
 
     @property
+    def and_(self) -> Float[Tensor, "*batch state"]:
+        """AND effects, a view."""
+        return self.effects[..., 0, :]
+
+    @property
+    def or_(self) -> Float[Tensor, "*batch state"]:
+        """OR effects, a view."""
+        return self.effects[..., 1, :]
+
+    @property
     def n(self) -> int:
         """Number of input variables."""
-        return count_variables(self.and_)
+        return count_variables(self.effects)
 
     @property
     def order(self) -> Int[Tensor, "state"]:
         """Number of variables of every index, shape (2**n,)."""
-        return interaction_order(self.n).to(self.and_.device)
+        return interaction_order(self.n).to(self.effects.device)
 
     @property
     def total_effect(self) -> Float[Tensor, "*batch"]:
@@ -108,11 +117,6 @@ class Interactions:
         """
         return 2 * (2**self.n - 1) - self.n
 
-    @property
-    def effects(self) -> Float[Tensor, "*batch type state"]:
-        """Both types stacked, shape (..., 2, 2**n): AND first, then OR."""
-        return torch.stack([self.and_, self.or_], -2)
-
     def __getitem__(self, index: Any) -> "Interactions":
         """Return the interactions of some samples: any index of the leading axes."""
         if isinstance(index, tuple) and Ellipsis in [x for x in index if not isinstance(x, Tensor)]:
@@ -123,9 +127,9 @@ class Interactions:
         return dataclasses.replace(self, **chosen, names=names)
 
     def __len__(self) -> int:
-        if self.and_.ndim == 1:
+        if not self.bias.ndim:
             raise TypeError("the interactions of a single sample have no length")
-        return len(self.and_)
+        return len(self.bias)
 
     def to(self, device: torch.device | str) -> "Interactions":
         """Return a copy on another device."""
@@ -139,21 +143,24 @@ class Interactions:
         """
         if sorted(labels) != list(range(self.n)):
             raise ValueError(f"labels are {labels}; expected a permutation of 0..{self.n - 1}")
-        states = torch.arange(2**self.n, device=self.and_.device)
+        states = torch.arange(2**self.n, device=self.effects.device)
         # Entry T of the result is the entry whose renamed index is T.
-        source = sum(((states >> label) & 1) << i for i, label in enumerate(labels))
+        source = torch.zeros_like(states)
+        for i, label in enumerate(labels):
+            source += ((states >> label) & 1) << i
         names = None if self.names is None else self.names[..., np.argsort(labels)]
         return dataclasses.replace(
-            self,
-            and_=self.and_[..., source],
-            or_=self.or_[..., source],
-            names=names,
-            is_relabelled=True,
+            self, effects=self.effects[..., source], names=names, is_relabelled=True
         )
 
-    def predict(self) -> Float[Tensor, "*batch state"]:
-        """Return d, the output of the logical model on all masked states (Eq. 3)."""
-        return self.bias.unsqueeze(-1) + and_or_outputs(self.and_, self.or_)
+    def predict(self, states: Int[Tensor, "state"] | None = None) -> Float[Tensor, "*batch state"]:
+        """Return d, the output of the logical model on masked states (Eq. 3).
+
+        Args:
+            states: masked states; by default all 2**n, in order.
+        """
+        d = self.bias.unsqueeze(-1) + and_or_outputs(self.effects)
+        return d if states is None else d[..., states]
 
     def salient(
         self,
@@ -161,8 +168,8 @@ class Interactions:
         *,
         relative_to: str | None = None,
         top: int | None = None,
-    ) -> tuple[Bool[Tensor, "*batch state"], Bool[Tensor, "*batch state"]]:
-        """Return which AND and which OR interactions are salient: abs(I) > tau.
+    ) -> Bool[Tensor, "*batch type state"]:
+        """Return which interactions are salient: abs(I) > tau.
 
         Args:
             tau: threshold, a number or a tensor (...); None means 0.05 relative to "max".
@@ -176,18 +183,16 @@ class Interactions:
         """
         size = self.effects.abs()
         if top is None:
-            kept = size > self.threshold(tau, relative_to)[..., None, None]
-        elif tau is not None or relative_to is not None or not isinstance(top, int) or top < 1:
+            return size > self.threshold(tau, relative_to)[..., None, None]
+        if tau is not None or relative_to is not None or not isinstance(top, int) or top < 1:
             raise ValueError(
                 f"tau is {tau}, relative_to {relative_to!r} and top {top}; expected either tau "
                 "(with relative_to), or top alone as a whole number >= 1"
             )
-        else:
-            flat = size.flatten(-2)
-            best = flat.topk(min(top, flat.shape[-1]), -1).indices
-            kept = torch.zeros_like(flat, dtype=torch.bool).scatter(-1, best, True)
-            kept = kept.reshape(size.shape) & (size > 0)
-        return kept[..., 0, :], kept[..., 1, :]
+        flat = size.flatten(-2)
+        strongest = flat.topk(min(top, flat.shape[-1]), -1).indices
+        kept = torch.zeros_like(flat, dtype=torch.bool).scatter(-1, strongest, True)
+        return kept.unflatten(-1, (2, -1)) & (size > 0)
 
     def threshold(
         self, tau: float | Tensor | None = None, relative_to: str | None = None
@@ -205,7 +210,7 @@ class Interactions:
             scale = torch.ones_like(self.bias)
         else:
             raise unknown("relative_to", relative_to, ["max", "total effect", "absolute"])
-        tau = torch.as_tensor(tau, dtype=self.and_.dtype, device=self.and_.device)
+        tau = torch.as_tensor(tau, dtype=self.bias.dtype, device=self.bias.device)
         if not bool((tau >= 0).all()):
             raise ValueError(f"tau is {tau.tolist()}; expected a number >= 0")
         return (tau * scale).expand(self.bias.shape)
@@ -228,8 +233,8 @@ class Interactions:
             return dataclasses.replace(self, names=names).to_frame()
         effects = self.effects.reshape(-1, 2, 2**self.n).cpu().numpy()
         sample, kind, index = np.nonzero(effects)
-        names = range(self.n) if self.names is None else self.names
-        labels = np.broadcast_to(names, (*self.bias.shape, self.n)).reshape(-1, self.n)
+        labels = np.arange(self.n) if self.names is None else self.names
+        labels = np.broadcast_to(labels, (*self.bias.shape, self.n)).reshape(-1, self.n)
         return tidy(sample, kind, index, effects[sample, kind, index], labels)
 
     def to_shapiq(self, kind: str = "and") -> "shapiq.InteractionValues":
@@ -242,7 +247,7 @@ class Interactions:
         """
         from shapiq import InteractionValues
 
-        if self.and_.ndim != 1 or kind not in ("and", "or"):
+        if self.bias.ndim or kind not in ("and", "or"):
             raise ValueError(
                 f"kind is {kind!r} and the batch {tuple(self.bias.shape)}; expected 'and' or 'or' "
                 "and one sample, such as inter[0]"
@@ -274,13 +279,15 @@ class Interactions:
             [3.0, 2.0, 1.0]
         """
         v = v.to(torch.float64)
-        and_, or_ = share * moebius(v), (share - 1) * moebius(v.flip(-1))
+        ands = share * moebius(v)
+        ors = (share - 1) * moebius(v.flip(-1))
         order = interaction_order(count_variables(v)).to(v.device)
         # An OR of one variable is an AND of it.
-        and_, or_ = torch.where(order == 1, and_ + or_, and_) * (order > 0), or_ * (order > 1)
-        size = (and_.abs() + or_.abs()).sum(-1)
+        ands = torch.where(order == 1, ands + ors, ands) * (order > 0)
+        effects = torch.stack([ands, ors * (order > 1)], -2)
+        size = effects.abs().sum((-2, -1))
         gap = torch.full_like(size, torch.nan)
-        return cls(and_, or_, v[..., 0].clone(), size, gap, v[..., -1].clone())
+        return cls(effects, v[..., 0].clone(), size, gap, v[..., -1].clone())
 
     def save(self, path: str | os.PathLike) -> None:
         """Write to a safetensors file; a reader never sees half of it."""
@@ -296,7 +303,8 @@ class Interactions:
             ValueError: if the file is damaged, or holds something else.
         """
         tensors, about = read_whole(path)
-        if (found := about.pop("format", None)) != FORMAT:
+        found = about.pop("format", None)
+        if found != FORMAT:
             raise ValueError(
                 f"{path} has the format {found}; expected {FORMAT}, a file that Interactions.save "
                 "wrote"

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 VERSION = {
     "training": 1,
     "outputs": 1,
-    "interactions": 1,
+    "interactions": 2,
     "mask_values": 1,
     "measure": 1,
     "language": 1,

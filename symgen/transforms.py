@@ -129,20 +129,25 @@ def moebius_adjoint(mu: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch 
 
 
 def and_or_outputs(
-    and_: Float[Tensor, "*batch state"], or_: Float[Tensor, "*batch state"]
+    effects: Float[Tensor, "*batch type state"],
 ) -> Float[Tensor, "*batch state"]:
     """Return the sum of AND and OR effects on every masked state (Eq. 3 without b).
 
     T meets S unless T lies inside the complement of S. So the OR part is the total minus the
     subset sums at the complement, which is the reversed index.
+
+    Args:
+        effects: type 0 is AND, 1 is OR.
     """
-    below = zeta(or_)
-    return zeta(and_) + below[..., -1:] - below.flip(-1)
+    below = zeta(effects)
+    ands, ors = below.unbind(-2)
+    return ands + ors[..., -1:] - ors.flip(-1)
 
 
 def and_or_adjoint(
     mu: Float[Tensor, "*batch state"],
-) -> tuple[Float[Tensor, "*batch state"], Float[Tensor, "*batch state"]]:
+) -> Float[Tensor, "*batch type state"]:
     """Return the transpose of `and_or_outputs`: one value per AND and per OR effect."""
-    and_ = superset_sum(mu)
-    return and_, mu.sum(-1, keepdim=True) - superset_sum(mu.flip(-1))
+    ands = superset_sum(mu)
+    ors = mu.sum(-1, keepdim=True) - superset_sum(mu.flip(-1))
+    return torch.stack([ands, ors], -2)

@@ -25,9 +25,7 @@ from symgen.method.conditions import (
     smallest_exponent,
     strength_above,
 )
-from symgen.method.removal import REMOVED, closure
-from symgen.method.training_curves import Interval, array, curves, interval, last, peak, since_t2
-from symgen.method.transfer import (
+from symgen.method.generalization import (
     HIGH_ORDERS,
     LOW_ORDERS,
     REST_ORDERS,
@@ -39,6 +37,9 @@ from symgen.method.transfer import (
     transfer,
     uncancelled,
 )
+from symgen.method.removal import REMOVED, closure
+from symgen.method.statistics import Interval, array, interval
+from symgen.method.training_curves import curves, last, peak, since_t2
 from symgen.transforms import count_variables, moebius
 
 # One entry per training; or those of one language model, one per prompt.
@@ -166,7 +167,7 @@ def _nulls(table: pd.DataFrame) -> list[Contrast]:
 
 
 def _salient_share(inter: Interactions) -> Tensor:
-    share = torch.stack(inter.salient(), -2).double().sum((-2, -1)) / inter.possible
+    share = inter.salient().double().sum((-2, -1)) / inter.possible
     return share.where(inter.objective > 0, torch.nan)
 
 
@@ -215,9 +216,9 @@ def _shared(inter: Interactions, baselines: Effects) -> tuple[Tensor, Tensor]:
 
 def _matched(inter: Interactions, baselines: Effects) -> tuple[Tensor, Tensor]:
     """Return the values of `_shared` for pairs of effects of similar strength, per prompt."""
-    salient, shared = torch.stack(inter.salient(), -2), transfer(inter, baselines)
-    shared, rows = torch.stack(shared, -2) > 0, []
-    for effects, kept, both in zip(inter.effects, salient, shared, strict=True):
+    g = transfer(inter, baselines)
+    rows = []
+    for effects, kept, both in zip(inter.effects, g.salient, g > 0, strict=True):
         groups = [(kept & kind).nonzero() for kind in (both, ~both)]
         logs = [effects[tuple(at.T)].abs().log().cpu() for at in groups]
         pairs = linear_sum_assignment((logs[0][:, None] - logs[1]).abs())

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,18 +16,19 @@ from symgen.data.texts import instructions_of, load_instructions, pieces_of, spl
 from symgen.device import progress_bar
 from symgen.interactions import Interactions
 from symgen.masking.prompts import Prompt
-from symgen.method.study import chosen, seeded, split
-from symgen.method.training_curves import along, side_by_side, tidy
-from symgen.method.transfer import (
-    checkpoint_values,
+from symgen.method.generalization import (
     excess,
     generalization_power,
     order_spectrum,
     transfer,
 )
+from symgen.method.study import cached_split, seeded
+from symgen.method.training_curves import along, checkpoint_values, tidy
+from symgen.method.trainings import Part, Trainings
 from symgen.models.language import LanguageModel, open_language_model, train_causal_lm
 from symgen.models.training import TrainingRun
-from symgen.storage import cached
+from symgen.names import unknown
+from symgen.storage import cached, fingerprint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,23 +94,49 @@ class LanguageStudy:
     evaluation_size: int = 200
 
     @classmethod
+    def setting_names(cls) -> list[str]:
+        """Return the names of all settings."""
+        return [f.name for f in dataclasses.fields(cls)]
+
+    @classmethod
     def of(cls, parameters: Mapping[str, Any], **changes: Any) -> "LanguageStudy":
-        """Return the study that a chapter's parameters describe, with some changes.
+        """Return the study with these settings; see `Study.of`.
 
         Raises:
-            ValueError: for a parameter that looks misspelled.
-            TypeError: for an unknown change.
+            ValueError: for an unknown setting, with the nearest known one.
         """
-        names = [f.name for f in dataclasses.fields(cls)]
-        return cls(**chosen(parameters, names)).changed(**changes)
+        return cls().changed(**{**parameters, **changes})
 
     def changed(self, **changes: Any) -> "LanguageStudy":
-        """Return the study with some settings changed."""
+        """Return the study with some settings changed.
+
+        Raises:
+            ValueError: for an unknown setting.
+        """
+        names = self.setting_names()
+        for name in changes:
+            if name not in names:
+                raise unknown("setting of a study", name, names)
         return dataclasses.replace(self, **changes)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone: another process loads texts and models itself."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {name: getattr(self, name) for name in self.setting_names()}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All settings except the seed; and fingerprints of texts on this machine."""
+        settings = {name: x for name, x in self.__getstate__().items() if name != "seed"}
+        for name in ("vocabularies", "checkpoints"):
+            if isinstance(settings[name], tuple):
+                settings[name] = list(settings[name])
+        local = [name for name in (self.dataset, self.tune_dataset) if Path(name).exists()]
+        return {**settings, "local": [fingerprint(split_texts(name)) for name in local]}
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether measurements are kept: not those of models in a folder, which may change."""
+        return not any(Path(name).exists() for name in (self.model, self.baseline))
 
     @property
     def title(self) -> str:
@@ -190,7 +218,7 @@ class LanguageStudy:
         """
         prompts = self.prompts if prompts is None else prompts
         v = self.outputs(model, prompts, masking)
-        return split(v, self.noise, self.tol, few, [prompt.labels for prompt in prompts])
+        return cached_split(v, self.noise, self.tol, few, [prompt.labels for prompt in prompts])
 
     @functools.cached_property
     def _domain(self) -> dict[str, list]:
@@ -248,11 +276,14 @@ class LanguageStudy:
         """
         load = functools.cache(lambda: LanguageModel.at(run, step))
         v = self._outputs(run.key(step), load, self.tuned_prompts, "")
-        return split(v, self.noise, self.tol, False, [p.labels for p in self.tuned_prompts])
+        return cached_split(v, self.noise, self.tol, False, [p.labels for p in self.tuned_prompts])
 
 
 def measure_tuning(
-    study: LanguageStudy, seeds: int | Iterable[int] | None = None, workers: int | None = None
+    study: LanguageStudy,
+    seeds: int | Iterable[int] | None = None,
+    workers: int | None = None,
+    store: Trainings | None = None,
 ) -> pd.DataFrame:
     """Tune a language model with several seeds and measure it at every checkpoint (App. P).
 
@@ -260,7 +291,7 @@ def measure_tuning(
         study: study with a domain to tune on.
         seeds: how many tunings, with seeds 10 apart; or the seeds themselves; None
             means `study.seed` alone.
-        workers: see `measure`.
+        workers, store: see `measure`.
 
     Returns:
         Columns seed, step, quantity, order, sign, value. Quantities per checkpoint: epoch,
@@ -268,16 +299,21 @@ def measure_tuning(
         `checkpoint_values` with the study's baseline; H_twin and excess_twin (the twin as
         baseline); strength_low, strength_middle, strength_high (orders 1-2, 3-5, 6 and up). Values
         are means over prompts.
+
+    Raises:
+        OutOfTime: see `Trainings`.
     """
-    cases = [(one,) for one in seeded(study, seeds)]
-    return pd.concat(side_by_side(_measured, cases, workers, "tunings"), ignore_index=True)
+    store = store or Trainings()
+    part = Part(_measured, lambda rows: rows["quantity"].notna())
+    return store.table("tuning", seeded(study, seeds), [part], workers)
 
 
 def _measured(study: LanguageStudy) -> pd.DataFrame:
     run, twin = study.tunings
     other = study.interactions(study.models[1], study.tuned_prompts)
-    last_twin, rows = study.tuned(twin), []
+    last_twin = study.tuned(twin)
     groups = {"low": slice(1, 3), "middle": slice(3, 6), "high": slice(6, None)}
+    rows = []
     for step in run.steps:
         inter = study.tuned(run, step)
         values = checkpoint_values(inter, [other])
@@ -285,7 +321,8 @@ def _measured(study: LanguageStudy) -> pd.DataFrame:
         values["H_twin"] = generalization_power(inter, shared).nanmean()
         values["excess_twin"] = excess(inter, last_twin, draws=10).nanmean()
         strength = order_spectrum(inter).abs().sum(-2)
-        values |= {f"strength_{k}": strength[:, m].sum(-1).mean() for k, m in groups.items()}
+        for name, orders in groups.items():
+            values[f"strength_{name}"] = strength[:, orders].sum(-1).mean()
         rows.append(values)
     names = ("epoch", "train_loss", "test_loss", "old_loss")
     return tidy(study.seed, along(run, names, rows))

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -41,11 +41,16 @@ from symgen.masking.mask_values import mean_feature, token_embedding
 from symgen.masking.outputs import state_runner
 from symgen.masking.states import check_finite
 from symgen.masking.variables import ImageVariables, TextVariables
-from symgen.method.records import is_public
+from symgen.method.generalization import (
+    Transfer,
+    as_list,
+    generalization_power,
+    interaction_count,
+    transfer,
+)
 from symgen.method.removal import random_share
 from symgen.method.study import Study, seeded
-from symgen.method.training_curves import kept, measured
-from symgen.method.transfer import Share, as_list, generalization_power, interaction_count, transfer
+from symgen.method.trainings import Part, Trainings
 from symgen.models.loop import Term, evaluate, generator
 from symgen.split.sparsify import ConvergenceWarning, DeadOutputWarning, sparsify
 from symgen.transforms import and_or_outputs
@@ -57,6 +62,10 @@ RANK = 1e-6
 #: Trainings that are compared: without a penalty; with it; with a penalty on as much strength of
 #: random interactions; with more weight decay.
 ARMS = ("plain", "penalty", "random", "decay")
+#: Options of `penalty_of`.
+DEFAULTS = {"m": 6, "pool": 64, "penalized": 4, "every": 4}
+#: The quantity by which strengths and decays are chosen.
+VALIDATION = "validation_accuracy"
 
 
 @dataclasses.dataclass(eq=False)
@@ -175,7 +184,7 @@ class Penalty(Term):
 
 
 def lost_share(
-    inter: Interactions, g: Share
+    inter: Interactions, g: Transfer
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch state"]]:
     """Return the non-generalizable share of salient strength, and its slopes in v.
 
@@ -187,33 +196,37 @@ def lost_share(
         1 - H (Eq. 8), with a denominator of at least one log odds; and its derivative in v on every
         masked state.
     """
-    size = inter.effects.abs() * torch.stack(inter.salient(), -2)
+    size = inter.effects.abs() * g.salient
     whole = size.sum((-2, -1)).clamp(min=FLOOR)
-    weights = 1 - torch.stack(tuple(g), -2)
-    return (size * weights).sum((-2, -1)) / whole, slopes(inter, weights) / whole[..., None]
+    lost = (size * (1 - g)).sum((-2, -1)) / whole
+    return lost, slopes(inter, 1 - g, g.salient) / whole[..., None]
 
 
 def slopes(
-    inter: Interactions, weights: Float[Tensor, "*batch type state"]
+    inter: Interactions,
+    weights: Float[Tensor, "*batch type state"],
+    salient: Bool[Tensor, "*batch type state"],
 ) -> Float[Tensor, "*batch state"]:
     r"""Return the derivative in v of a weighted strength :math:`\sum_T w_T |I_T|`.
 
     The set of salient interactions and their signs are held fixed. With the columns B of the
     logical model (Eq. 3) that belong to them, a change of v changes the effects by
-    :math:`B^+ (v - v_0)`: least squares, as in a unique and exact sparsest split.
+    :math:`B^+ (v - v_0)`: least squares. Steps along it lower the penalty, but it is not how the
+    sparsest split itself moves: another set of effects may become the sparsest.
 
     Args:
         inter: interactions.
         weights: weights of AND and of OR effects.
+        salient: which effects may move.
 
     Example:
-        >>> v = torch.tensor([[0.0, 0.0, 0.0, 2.0]])  # one AND of two variables
-        >>> slopes(Interactions.from_moebius(v), torch.ones(1, 2, 4)).round(decimals=6).tolist()
+        >>> inter = Interactions.from_moebius(torch.tensor([[0.0, 0.0, 0.0, 2.0]]))  # one AND
+        >>> slopes(inter, torch.ones(1, 2, 4), inter.salient()).round(decimals=6).tolist()
         [[-1.0, 0.0, 0.0, 1.0]]
     """
-    kept = torch.stack(inter.salient(), -2).flatten(-2)
+    kept = salient.flatten(-2)
     signs = (inter.effects.sign() * weights).flatten(-2) * kept
-    columns = _columns(inter.n).to(inter.and_.device) * kept.unsqueeze(-2)
+    columns = _columns(inter.n).to(kept.device) * kept.unsqueeze(-2)
     inverse = torch.linalg.pinv(columns @ columns.mT, hermitian=True, rtol=RANK)
     slope = (inverse @ (columns @ signs.unsqueeze(-1))).squeeze(-1)
     slope[..., 0] = -slope[..., 1:].sum(-1)
@@ -223,8 +236,8 @@ def slopes(
 @functools.cache
 def _columns(n: int) -> Float[Tensor, "state effect"]:
     """Return the outputs of every single AND and OR effect of size 1, on every masked state."""
-    one, none = torch.eye(2**n, dtype=torch.float64), torch.zeros(2**n, 2**n, dtype=torch.float64)
-    return torch.cat([and_or_outputs(one, none), and_or_outputs(none, one)]).mT.contiguous()
+    single = torch.eye(2 * 2**n, dtype=torch.float64).unflatten(-1, (2, -1))
+    return and_or_outputs(single).mT.contiguous()
 
 
 def drawn_states(
@@ -282,9 +295,14 @@ def penalty_of(
 
 
 def measure_penalty(
-    study: Study, strengths: Sequence[float], decays: Sequence[float], seeds: int | Iterable[int],
-    m: int = 6, pool: int = 64, penalized: int = 4, every: int = 4, workers: int | None = None,
-) -> pd.DataFrame:  # fmt: skip
+    study: Study,
+    strengths: Sequence[float],
+    decays: Sequence[float],
+    seeds: int | Iterable[int],
+    workers: int | None = None,
+    store: Trainings | None = None,
+    **options: Any,
+) -> pd.DataFrame:
     """Tune a penalty and the weight decay, then compare trainings of all `ARMS` (App. K).
 
     Both are tuned with the study's own seed, by the accuracy on the first baseline's part of the
@@ -296,8 +314,8 @@ def measure_penalty(
             alike.
         seeds: how many trainings of each arm, with seeds 10 apart after the tuning seed; or
             the seeds themselves.
-        m, pool, penalized, every: see `penalty_of`.
-        workers: see `measure`.
+        workers, store: see `measure`.
+        **options: m, pool, penalized and every of `penalty_of`.
 
     Returns:
         Columns seed, arm, setting (lambda or weight decay), quantity, value. Quantities:
@@ -312,53 +330,55 @@ def measure_penalty(
             "each, at least one, so that both are tuned alike"
         )
     study = study.changed(baselines=3, split=None).check()
-    options = {"m": m, "pool": pool, "penalized": penalized, "every": every}
+    store = store or Trainings()
+    options = {**DEFAULTS, **options}
 
-    def rows(studies: list[Study], arms: list[tuple[str, float]], tune: bool) -> pd.DataFrame:
-        def select(table: pd.DataFrame) -> pd.DataFrame | None:
-            near = [table[(table["arm"] == a) & np.isclose(table["setting"], x)] for a, x in arms]
-            return pd.concat(near, ignore_index=True) if all(map(len, near)) else None
-
-        cases = [(one, arms, options, tune) for one in studies]
-        settings = {**study.settings, **options}
-        return measured("penalty", settings, _measured, cases, select, workers)
+    def table(studies: list[Study], arms: list[tuple[str, float]], tune: bool) -> pd.DataFrame:
+        parts = [_part(arm, setting, options, tune) for arm, setting in arms]
+        return store.table("penalty", studies, parts, workers, options)
 
     tried = [("penalty", float(x)) for x in strengths] + [("decay", float(x)) for x in decays]
-    tuned = rows([study], tried, True)
+    tuned = table([study], tried, True)
     best = tuned.loc[tuned.groupby("arm")["value"].idxmax()].set_index("arm")["setting"]
     chosen = {"plain": 0.0, "random": best["penalty"], **best}
     if isinstance(seeds, int):
         seeds = [study.seed + 10 * k for k in range(1, seeds + 1)]
     arms = [(arm, chosen[arm]) for arm in ARMS]
-    return pd.concat([tuned, rows(seeded(study, seeds), arms, False)], ignore_index=True)
+    return pd.concat([tuned, table(seeded(study, seeds), arms, False)], ignore_index=True)
 
 
-def _measured(study: Study, arms: list, options: dict, tune: bool) -> tuple[pd.DataFrame, float]:
-    settings, rows, seconds = study.settings, [], 0.0
-    local = None if is_public(settings) else study.data.part("target").fingerprint
-    for arm, setting in arms:
-        key = [settings, study.seed, arm, setting, options, tune, local]
-        values, spent = kept("penalty", key, study, _values, arm, setting, options, tune)
-        rows += [(study.seed, arm, setting, name, float(x)) for name, x in sorted(values.items())]
-        seconds += spent
-    return pd.DataFrame(rows, columns=["seed", "arm", "setting", "quantity", "value"]), seconds
+def _part(arm: str, setting: float, options: dict[str, Any], tune: bool) -> Part:
+    """Return the rows of one arm as a part of the table."""
+
+    def select(rows: pd.DataFrame) -> pd.Series:
+        chosen = (rows["arm"] == arm) & np.isclose(rows["setting"].astype(float), setting)
+        return chosen & ((rows["quantity"] == VALIDATION) == tune)
+
+    compute = functools.partial(_measured, arm=arm, setting=setting, options=options, tune=tune)
+    return Part(compute, select)
 
 
-def _values(study: Study, arm: str, setting: float, options: dict, tune: bool) -> dict[str, Tensor]:
-    """Train one arm; return its accuracy on the validation part, or what is compared."""
-    changes: dict[str, Any] = {"weight_decay": setting} if arm == "decay" else {}
+def _measured(
+    study: Study, arm: str, setting: float, options: dict[str, Any], tune: bool
+) -> pd.DataFrame:
+    """Train one arm; return its accuracy on the validation part, or the compared quantities."""
+    changes: dict[str, Any] = {}
+    if arm == "decay":
+        changes["weight_decay"] = setting
     if arm in ("penalty", "random"):
-        changes = {"term": penalty_of(study, setting, random=arm == "random", **options)}
+        changes["term"] = penalty_of(study, setting, random=arm == "random", **options)
     run = study.trained(0, **changes)
     if tune:
-        values = {"validation_accuracy": evaluate(run.load(), study.data.part(study.names[1]))[1]}
+        values = {VALIDATION: evaluate(run.load(), study.data.part(study.names[1]))[1]}
     else:
         last = run.records.iloc[-1]
-        inter, *others = (study.interactions(x) for x in (run, study.trained(2), study.trained(3)))
+        inter = study.interactions(run)
+        others = [study.interactions(study.trained(k)) for k in (2, 3)]
         values = {
-            "test_accuracy": last["test_accuracy"],
             "H": generalization_power(inter, transfer(inter, others)).nanmean(),
-            "gap": last["test_loss"] - last["train_loss"],
             "N": interaction_count(inter).nanmean(),
+            "gap": last["test_loss"] - last["train_loss"],
+            "test_accuracy": last["test_accuracy"],
         }
-    return {k: torch.as_tensor(float(x), dtype=torch.float64) for k, x in values.items()}
+    rows = [(study.seed, arm, setting, name, float(value)) for name, value in values.items()]
+    return pd.DataFrame(rows, columns=["seed", "arm", "setting", "quantity", "value"])

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from symgen.interactions import Interactions
-from symgen.method.transfer import Share, order_spectrum
+from symgen.method.generalization import Transfer, checked, order_spectrum
 
 REMOVED = "non_generalizable"
 #: What is removed. "random": the same salient strength, from random interactions. "permuted": the
@@ -20,20 +20,22 @@ REMOVALS = ("nothing", REMOVED, "random", "permuted", "shrunk")
 SMALL_GAP = 0.02
 
 
-def remove(
-    v_full: Float[Tensor, "*batch"], inter: Interactions, g: Share, tau: float | None = None
+def remove_interactions(
+    v_full: Float[Tensor, "*batch"], inter: Interactions, g: Transfer
 ) -> Float[Tensor, "*batch"]:
     """Return the output without its salient non-generalizable interactions (Eq. 12).
 
     All interactions are present in the unmasked input, so their effects are subtracted.
 
     Args:
-        v_full: v[N] per sample (log odds).
-        inter, g: interactions and their transfer.
-        tau: saliency; see `Interactions.salient`.
+        v_full: v[N] per sample (log odds), such as ``inter.full``.
+        inter, g: interactions and their transfer, which knows the threshold.
+
+    Raises:
+        ValueError: if g is not the transfer of these interactions.
     """
-    salient = torch.stack(inter.salient(tau), -2)
-    return v_full - (inter.effects * salient * (1 - torch.stack(tuple(g), -2))).sum((-2, -1))
+    g = checked(inter, g)
+    return v_full - (inter.effects * g.salient * (1 - g)).sum((-2, -1))
 
 
 def cross_entropy(v: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
@@ -41,7 +43,7 @@ def cross_entropy(v: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
     return torch.nn.functional.softplus(-v)
 
 
-def random_share(inter: Interactions, g: Share, seed: int = 0) -> Share:
+def random_share(inter: Interactions, g: Transfer, seed: int = 0) -> Transfer:
     """Return a transfer that keeps as much salient strength as `g`, but in random interactions.
 
     It is the main control for removal: each sample loses the same strength. The last interaction
@@ -51,17 +53,17 @@ def random_share(inter: Interactions, g: Share, seed: int = 0) -> Share:
         inter, g: interactions and their transfer.
         seed: seed of the draw.
     """
-    size = (inter.effects.abs() * torch.stack(inter.salient(), -2)).flatten(-2).cpu()
-    lost = (size * (1 - torch.stack(g, -2).flatten(-2).cpu())).sum(-1, keepdim=True)
+    size = (inter.effects.abs() * g.salient).flatten(-2).cpu()
+    lost = (size * (1 - g).flatten(-2).cpu()).sum(-1, keepdim=True)
     order = torch.rand(size.shape, generator=torch.Generator().manual_seed(seed)).argsort(-1)
     drawn = size.gather(-1, order)
     before = drawn.cumsum(-1) - drawn
     taken = ((lost - before) / drawn.where(drawn > 0, 1.0)).clamp(0, 1)
     share = 1 - torch.zeros_like(size).scatter(-1, order, taken)
-    return share.unflatten(-1, (2, -1)).to(inter.and_.device).unbind(-2)
+    return Transfer.of(share.unflatten(-1, (2, -1)).to(g.device), g.salient)
 
 
-def permuted_share(inter: Interactions, g: Share, seed: int = 0) -> Share:
+def permuted_share(inter: Interactions, g: Transfer, seed: int = 0) -> Transfer:
     """Return the transfer with its values permuted among the salient interactions of a sample.
 
     It is the control that keeps the number of removed interactions, but not their strength.
@@ -70,14 +72,14 @@ def permuted_share(inter: Interactions, g: Share, seed: int = 0) -> Share:
         inter, g: interactions and their transfer.
         seed: seed of the draw.
     """
-    salient = torch.stack(inter.salient(), -2).flatten(-2).cpu()
-    share = torch.stack(g, -2).flatten(-2).cpu()
+    salient = g.salient.flatten(-2).cpu()
+    share = g.flatten(-2).cpu()
     generator = torch.Generator().manual_seed(seed)
     # Salient ones first, in random order: the k-th of them gives its value to the k-th place.
     drawn = torch.rand(share.shape, generator=generator).where(salient, 2.0).argsort(-1)
     place = salient.logical_not().sort(dim=-1, stable=True).indices
     share = share.scatter(-1, place, share.gather(-1, drawn))
-    return share.unflatten(-1, (2, -1)).to(inter.and_.device).unbind(-2)
+    return Transfer.of(share.unflatten(-1, (2, -1)).to(g.device), g.salient)
 
 
 def shrinkage(before: Float[Tensor, " sample"], after: Float[Tensor, " sample"]) -> float:
@@ -111,9 +113,11 @@ def shrinkage(before: Float[Tensor, " sample"], after: Float[Tensor, " sample"])
 
 
 def removal_losses(
-    train: tuple[Interactions, Share], test: tuple[Interactions, Share], seed: int = 0,
+    train: tuple[Interactions, Transfer],
+    test: tuple[Interactions, Transfer],
+    seed: int = 0,
     draws: int = 20,
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Tensor]:
     """Return mean losses of training and test samples before and after each removal.
 
     Args:
@@ -125,27 +129,29 @@ def removal_losses(
         "removal_<train|test>_<kind>": mean cross-entropy (nats), and
         "removal_v_<train|test>_<kind>": mean of -v (log odds), with the kinds of `REMOVALS`.
     """
-    outputs, seeds = {}, range(seed, seed + draws)
+    outputs = {}
+    seeds = range(seed, seed + draws)
     for group, (inter, g) in {"train": train, "test": test}.items():
         shares = {
             REMOVED: [g],
             "random": [random_share(inter, g, k) for k in seeds],
             "permuted": [permuted_share(inter, g, k) for k in seeds],
         }
-        outputs[group] = {"nothing": inter.full} | {
-            kind: torch.stack([remove(inter.full, inter, x) for x in several])
-            for kind, several in shares.items()
-        }
+        outputs[group] = {"nothing": inter.full}
+        for kind, several in shares.items():
+            removed = [remove_interactions(inter.full, inter, share) for share in several]
+            outputs[group][kind] = torch.stack(removed)
     factor = shrinkage(outputs["train"]["nothing"], outputs["train"][REMOVED][0])
     losses = {}
     for group, kinds in outputs.items():
-        for kind, v in {**kinds, "shrunk": factor * kinds["nothing"]}.items():
+        kinds["shrunk"] = factor * kinds["nothing"]
+        for kind, v in kinds.items():
             losses[f"removal_{group}_{kind}"] = cross_entropy(v).mean()
             losses[f"removal_v_{group}_{kind}"] = -v.mean()
     return losses
 
 
-def output_parts(inter: Interactions, g: Share) -> dict[str, Float[Tensor, "sample order"]]:
+def output_parts(inter: Interactions, g: Transfer) -> dict[str, Float[Tensor, "sample order"]]:
     """Return the parts that v[N] is the sum of (Eq. 11), by order 0..n (log odds).
 
     Args:
@@ -155,10 +161,12 @@ def output_parts(inter: Interactions, g: Share) -> dict[str, Float[Tensor, "samp
         "generalizable" and "non_generalizable" salient effects; "small" effects, whose order 0 is
         the part of v[N] that the logical model misses; and "bias", v[0] at order 0.
     """
-    kept, salient = (order_spectrum(inter, x).sum(-2) for x in (g, None))
-    whole = order_spectrum(inter, tau=0.0, relative_to="absolute").sum(-2)
-    small, bias = whole - salient, torch.zeros_like(whole)
+    kept = order_spectrum(inter, g).sum(-2)
+    salient = order_spectrum(inter, g.salient).sum(-2)
+    whole = order_spectrum(inter, torch.ones_like(g.salient)).sum(-2)
+    bias = torch.zeros_like(whole)
     bias[..., 0] = inter.bias
+    small = whole - salient
     small[..., 0] = inter.full - inter.bias - whole.sum(-1)
     return {"generalizable": kept, REMOVED: salient - kept, "small": small, "bias": bias}
 

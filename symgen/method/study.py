@@ -2,9 +2,8 @@
 
 import copy
 import dataclasses
-import difflib
-import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,25 +30,10 @@ Network = TrainingRun | Checkpoints | PretrainedNetwork
 # The mean feature is taken over so many images, drawn with this seed, in batches of this size.
 MEAN_OVER, MEAN_SEED, MEAN_BATCH = 1000, 0, 256
 TRAINING = TrainingConfig(epochs=60, checkpoints=12, augment=False)
-SETTINGS = tuple(f.name for f in dataclasses.fields(TrainingConfig) if f.name != "seed")
-# Settings that decide the data, and settings that decide neither data nor networks.
-OF_DATA = {"dataset", "network", "train_size", "label_noise", "baselines", "split", "seed"}
-SAMPLING = {"samples", "n", "grid", "layer", "noise", "tol", "dtype"}
-
-
-def chosen(parameters: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the parameters with these names; others are ignored.
-
-    Raises:
-        ValueError: for a name that is almost one of these, which is probably misspelled.
-    """
-    names = set(names)
-    for name in parameters.keys() - names:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.85)
-        # A plural, such as seeds, is a name of its own.
-        if near and name.rstrip("s") != near[0].rstrip("s"):
-            raise unknown("setting", name, sorted(names))
-    return {k: v for k, v in parameters.items() if k in names}
+#: Settings of the training; the study has its own seed.
+OF_TRAINING = tuple(f.name for f in dataclasses.fields(TrainingConfig) if f.name != "seed")
+# Settings that decide the data.
+OF_DATA = ("dataset", "network", "train_size", "label_noise", "baselines", "split", "seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,21 +87,27 @@ class Study:
     seed: int = 0
     training: TrainingConfig = TRAINING
     dtype: str | None = None
+    # What was loaded or trained, by what decides it. Changed studies share it.
+    shared: dict[Any, Any] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        """Return the names of all settings, those of the training included."""
+        own = [f.name for f in dataclasses.fields(cls) if f.name != "shared"]
+        return [*own, *OF_TRAINING]
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any], **changes: Any) -> "Study":
-        """Return the study that a chapter's parameters describe, with some changes.
+        """Return the study with these settings, its own or those of its training.
 
         Args:
-            parameters: parameters of a chapter. Those that neither a study nor a `TrainingConfig`
-                has are ignored, unless they look misspelled.
-            **changes: each must be a setting of a study or of its training.
+            parameters: settings by name, such as `Chapter.study_parameters`.
+            **changes: more settings, in place of those.
 
         Raises:
-            ValueError: for an unknown change, or a parameter that looks misspelled.
+            ValueError: for an unknown setting, with the nearest known one.
         """
-        names = [*(f.name for f in dataclasses.fields(cls)), *SETTINGS]
-        return cls().changed(**{**chosen(parameters, names), **changes})
+        return cls().changed(**{**parameters, **changes})
 
     def changed(self, **changes: Any) -> "Study":
         """Return the study with some settings changed, its own or those of its training.
@@ -125,34 +115,57 @@ class Study:
         Raises:
             ValueError: for an unknown setting.
         """
-        names = [*(f.name for f in dataclasses.fields(self)), *SETTINGS]
+        names = self.setting_names()
         for name in changes:
             if name not in names:
                 raise unknown("setting of a study", name, names)
-        training = {k: changes.pop(k) for k in SETTINGS if k in changes}
+        training = {name: changes.pop(name) for name in OF_TRAINING if name in changes}
         if training:
             changes["training"] = changes.get("training", self.training).changed(**training)
-        new = dataclasses.replace(self, **changes)
-        kept = ["runs"] * (changes.keys() <= SAMPLING) + ["data"] * (not changes.keys() & OF_DATA)
-        new.__dict__.update({k: self.__dict__[k] for k in kept if k in self.__dict__})
-        return new
+        return dataclasses.replace(self, **changes)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone: another process loads data and networks itself."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {**own, "shared": {}}
+
+    def _once(self, what: str, settings: Iterable[str], compute: Callable[[], Any]) -> Any:
+        """Return what these settings decide, computed the first time."""
+        values = [str(getattr(self, name)) for name in settings]
+        key = (what, *values)
+        if key not in self.shared:
+            self.shared[key] = compute()
+        return self.shared[key]
 
     @property
     def settings(self) -> dict[str, Any]:
         """All settings except the seed, of types that JSON can hold."""
+        floats = ("label_noise", "noise", "tol", "learning_rate", "weight_decay")
 
         def plain(name: str, value: Any) -> Any:
-            if name in ("label_noise", "noise", "tol", "learning_rate", "weight_decay"):
+            if name in floats:
                 return None if value is None else float(value)
             return list(value) if isinstance(value, tuple) else value
 
-        own = {k: plain(k, v) for k, v in self.__getstate__().items() if k != "seed"}
-        training = {k: plain(k, getattr(self.training, k)) for k in SETTINGS}
+        own = {
+            name: plain(name, getattr(self, name))
+            for name in self.setting_names()
+            if name not in (*OF_TRAINING, "seed")
+        }
+        training = {name: plain(name, getattr(self.training, name)) for name in OF_TRAINING}
         return {**own, "options": dict(self.options), "training": training}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The settings, and the fingerprint of data on this machine, which may change."""
+        if not Path(self.dataset).exists():
+            return self.settings
+        return {**self.settings, "local": self.data.part("target").fingerprint}
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether measurements are kept: not those of a function, whose code may change."""
+        return ":" not in self.network
 
     @property
     def title(self) -> str:
@@ -167,9 +180,12 @@ class Study:
         size = self.train_size or "all"
         return f"{self.title} ({size} training samples{noise}{options}; n = {self.n})"
 
-    @functools.cached_property
+    @property
     def data(self) -> Data:
         """The data set, split, with the preprocessing that the network needs."""
+        return self._once("data", OF_DATA, self._load)
+
+    def _load(self) -> Data:
         return load_dataset(
             self.dataset, train_size=self.train_size, label_noise=self.label_noise,
             split=self._split, seed=self.seed, **data_options(self.network),
@@ -203,10 +219,14 @@ class Study:
         self.drawn()
         return self
 
-    @functools.cached_property
+    @property
     def runs(self) -> list[TrainingRun]:
         """The trained networks: the target first, then the baselines."""
-        return [self.trained(k) for k in range(len(self.names))]
+
+        def trained() -> list[TrainingRun]:
+            return [self.trained(k) for k in range(len(self.names))]
+
+        return self._once("runs", (*OF_DATA, "options", "training"), trained)
 
     def trained(self, k: int, **changes: Any) -> TrainingRun:
         """Train network k (0 is the target) or read it from the cache.
@@ -237,10 +257,8 @@ class Study:
             ValueError: for more variables than `sparsify` takes.
             MemoryError: if the outputs of all masked states do not fit in memory.
         """
-        known = self.__dict__.setdefault("_drawn", {})
-        if part not in known:
-            known[part] = self._draw(part)
-        return known[part]
+        settings = (*OF_DATA, "samples", "n", "grid")
+        return self._once(f"samples of {part}", settings, lambda: self._draw(part))
 
     def _draw(self, part: str) -> tuple[Samples, ImageVariables | TextVariables]:
         if not 1 <= self.n <= MAX_VARIABLES:
@@ -325,10 +343,10 @@ class Study:
         v = self.outputs(run, step, part, classes, rows)
         variables = self.drawn(part)[1]
         names = getattr(variables if rows is None else variables[rows], "words", ()) or None
-        return split(v, self.noise, self.tol, names=names)
+        return cached_split(v, self.noise, self.tol, names=names)
 
 
-def split(
+def cached_split(
     v: Float[Tensor, "*batch state"], noise: float, tol: float, few: bool = False, names: Any = None
 ) -> Interactions:
     """Return `sparsify` of outputs, stored in the cache; it runs on a GPU if there is one.
@@ -359,7 +377,8 @@ def seeded(study: Any, seeds: int | Iterable[int] | None = None) -> list:
         return [study]
     if isinstance(seeds, int):
         seeds = [study.seed + 10 * k for k in range(seeds)]
-    return [dataclasses.replace(study, seed=int(seed)) for seed in seeds]
+    fresh = dataclasses.replace(study, shared={}) if isinstance(study, Study) else study
+    return [dataclasses.replace(fresh, seed=int(seed)) for seed in seeds]
 
 
 def several(study: Any, seeds: int, others: Iterable[Mapping[str, Any]]) -> Iterator[tuple]:

@@ -3,41 +3,38 @@
 import dataclasses
 import itertools
 import math
-import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
-from unittest import mock
+from collections.abc import Iterable, Mapping, Sequence
 
-import joblib
 import numpy as np
 import pandas as pd
 import torch
-from scipy import stats
 from torch import Tensor
 
-from symgen.device import progress_bar
-from symgen.method.records import COLUMNS, append_measured, is_public, read_measured
-from symgen.method.removal import output_parts, removal_losses
-from symgen.method.study import Study, seeded
-from symgen.method.transfer import (
+from symgen.interactions import Interactions
+from symgen.method.generalization import (
+    HIGH_ORDERS,
     LOW_ORDERS,
     REST_ORDERS,
-    checkpoint_values,
+    chance_level,
     excess,
     generalization_power,
+    interaction_count,
+    mean_order,
+    order_spectrum,
+    order_thirds,
     transfer,
+    uncancelled,
 )
+from symgen.method.removal import output_parts, removal_losses
+from symgen.method.statistics import interval
+from symgen.method.study import Study, seeded
+from symgen.method.trainings import Part, Trainings
 from symgen.models.training import TrainingRun
 from symgen.names import unknown
-from symgen.storage import cached
 
+COLUMNS = ["seed", "step", "quantity", "order", "sign", "value"]
 RECORDS = ("epoch", "train_loss", "test_loss", "train_accuracy", "test_accuracy")
 NULLS = ("untrained", "other_class", "untrained_low", "untrained_rest")
-
-
-class OutOfTime(RuntimeError):
-    """The time of `symgen run --minutes` is over; finished trainings are kept."""
 
 
 def measure(
@@ -45,11 +42,12 @@ def measure(
     seeds: int | Iterable[int] | None = None,
     nulls: bool = False,
     workers: int | None = None,
+    store: Trainings | None = None,
 ) -> pd.DataFrame:
     """Train a study with several seeds and measure its target at every checkpoint.
 
-    Each training is kept when it is done, so an interrupted call continues where it stopped.
-    Trainings that the book has measured (`data/trainings`) are read. Several trainings run side by
+    Trainings that the book has measured (`data/trainings`) are read. Each new training is kept when
+    it is done, so an interrupted call continues where it stopped. Several trainings run side by
     side in processes of joblib, or on the cluster of a surrounding `joblib.parallel_config`.
 
     Args:
@@ -59,8 +57,8 @@ def measure(
         nulls: whether to add H with untrained baselines ("untrained") and with baselines whose
             output is that of another class ("other_class"); at the last checkpoint also
             untrained_low and untrained_rest, for orders 1-2 and from 3 on.
-        workers: processes, or jobs on that cluster; by default as many as there are cores for
-            torch's number of threads, and 1 on a GPU.
+        workers: see `side_by_side`.
+        store: where trainings are read and kept; by default the book's folder and the cache.
 
     Returns:
         Columns seed, step, quantity, order, sign, value; order and sign are empty unless the
@@ -75,114 +73,59 @@ def measure(
 
     Raises:
         ValueError: for a study without baselines.
+        OutOfTime: see `Trainings`.
     """
     if study.baselines < 1:
         raise ValueError("the study has baselines=0; expected at least 1, to compare with")
-
-    def select(table: pd.DataFrame) -> pd.DataFrame | None:
-        added = table["quantity"].isin(NULLS)
-        if nulls:
-            return table if added.any() else None
-        return table[~added]
-
-    cases = [(one, nulls) for one in seeded(study, seeds)]
-    return measured("measure", study.settings, _measured, cases, select, workers)
+    parts = [Part(_main, lambda rows: ~rows["quantity"].isin(NULLS))]
+    if nulls:
+        parts.append(Part(_nulls, lambda rows: rows["quantity"].isin(NULLS)))
+    store = store or Trainings()
+    return store.table("measure", seeded(study, seeds), parts, workers)
 
 
-def measured(
-    kind: str, settings: Mapping[str, Any], function: Callable, cases: Sequence[tuple],
-    select: Callable[[pd.DataFrame], pd.DataFrame | None], workers: int | None = None,
-) -> pd.DataFrame:  # fmt: skip
-    """Return the table of some trainings: read those that the book has, measure the others.
+def checkpoint_values(inter: Interactions, baselines: Sequence[Interactions]) -> dict[str, Tensor]:
+    """Return the quantities of `measure` at one checkpoint, averaged over samples.
 
     Args:
-        kind, settings, select: see `read_measured`.
-        function: returns the table of one training, and the seconds that it took.
-        cases: its arguments, one tuple per training; the first is the study with its seed.
-        workers: see `measure`.
+        inter: interactions of the network, shape (sample, 2, 2**n).
+        baselines: interactions of one or more baseline networks.
     """
-    tables = read_measured(settings, [study.seed for study, *_ in cases], kind, select)
-    missing = [i for i, table in enumerate(tables) if table is None]
-    new = side_by_side(function, [cases[i] for i in missing], workers)
-    for i, (table, seconds) in zip(missing, new, strict=True):
-        append_measured(settings, table, seconds, kind)
-        tables[i] = table
-    return pd.concat(tables, ignore_index=True)
+    g = transfer(inter, baselines)
+    spectrum = order_spectrum(inter)
+    kept = order_spectrum(inter, g)
+    shared = kept.abs().sum((-2, -1))
+    power = generalization_power(inter, g)
+    low = generalization_power(inter, g, LOW_ORDERS)
+    high = generalization_power(inter, g, HIGH_ORDERS)
+    chance = chance_level(inter, baselines, draws=10)
+    alone = [generalization_power(inter, transfer(inter, one)) for one in baselines]
+    thirds = order_thirds(spectrum)
+    values = {
+        "H": power,
+        "H_low": low,
+        "H_high": high,
+        "H_rest": generalization_power(inter, g, REST_ORDERS),
+        "H_lead": low - high,
+        "H_one": torch.stack(alone).mean(0),
+        "chance": chance,
+        "excess": power - chance,
+        "N": interaction_count(inter),
+        "mean_order": mean_order(spectrum),
+        "generalizable": shared,
+        "non_generalizable": spectrum.abs().sum((-2, -1)) - shared,
+        "orders_low": thirds[:, 0],
+        "orders_middle": thirds[:, 1],
+        "orders_high": thirds[:, 2],
+        "uncancelled": uncancelled(spectrum),
+    }
+    means = {name: value.nanmean().cpu() for name, value in values.items()}
+    means["spectrum"] = spectrum.mean(0).cpu()
+    means["spectrum_generalizable"] = kept.mean(0).cpu()
+    return means
 
 
-def side_by_side(
-    function: Callable,
-    cases: Sequence[tuple],
-    workers: int | None = None,
-    title: str = "trainings",
-) -> Iterator:
-    """Yield the results of a function for several cases, run in several processes.
-
-    Args:
-        function: function at the top level of a module.
-        cases: its arguments, one tuple per call.
-        workers: see `measure`.
-        title: title of the progress bar.
-
-    Raises:
-        OutOfTime: between two results, after the time in the variable SYMGEN_UNTIL (seconds since
-            1970), which `symgen run --minutes` sets.
-    """
-    threads = torch.get_num_threads()
-    if workers is None:
-        workers = 1 if torch.cuda.is_available() else max(1, joblib.cpu_count() // threads)
-    run = joblib.Parallel(n_jobs=max(1, min(workers, len(cases))), return_as="generator")
-    # The bar below counts cases; those of other processes would end up in red between the lines.
-    with mock.patch.dict(os.environ, TQDM_DISABLE="1"):
-        results = run(joblib.delayed(_with_threads)(threads, function, *case) for case in cases)
-    until = float(os.environ.get("SYMGEN_UNTIL", "inf"))
-    bar = progress_bar(results, desc=title, total=len(cases), disable=len(cases) < 2, leave=False)
-    for done, result in enumerate(bar, 1):
-        yield result
-        if done < len(cases) and time.time() > until:
-            raise OutOfTime(f"{done} of {len(cases)} {title} measured; run again")
-
-
-def _with_threads(threads: int, function: Callable, *arguments: Any) -> Any:
-    torch.set_num_threads(threads)
-    return function(*arguments)
-
-
-def kept(
-    kind: str, key: Any, study: Study, function: Callable, *arguments: Any
-) -> tuple[dict[str, Tensor], float]:
-    """Return the tensors of a function of a study, from the cache if they are stored there.
-
-    Args:
-        kind, key: see `cached`.
-        study, arguments: arguments of the function.
-        function: returns tensors by name.
-
-    Returns:
-        The tensors, and the seconds that the function took; NaN if unknown.
-    """
-
-    def compute() -> dict[str, Tensor]:
-        started = time.perf_counter()
-        values = function(study, *arguments)
-        return {**values, "seconds": torch.tensor(time.perf_counter() - started)}
-
-    values = cached(kind, key, compute, enabled=":" not in study.network)
-    return values, float(values.pop("seconds", math.nan))
-
-
-def _measured(study: Study, nulls: bool) -> tuple[pd.DataFrame, float]:
-    settings, tables, seconds = study.settings, [], 0.0
-    local = None if is_public(settings) else study.data.part("target").fingerprint
-    for also, function in [("", _main), ("nulls", _nulls)][: 1 + nulls]:
-        key = {"settings": settings, "seed": study.seed, "also": also, "local": local}
-        values, spent = kept("measure", key, study, function)
-        tables.append(tidy(study.seed, values))
-        seconds += spent
-    return pd.concat(tables, ignore_index=True), seconds
-
-
-def tidy(seed: int, values: dict[str, Tensor]) -> pd.DataFrame:
+def tidy(seed: int, values: Mapping[str, Tensor]) -> pd.DataFrame:
     """Return tensors as rows of the table of `measure`.
 
     Args:
@@ -190,19 +133,25 @@ def tidy(seed: int, values: dict[str, Tensor]) -> pd.DataFrame:
         values: "steps", and by quantity a tensor: (checkpoint), (checkpoint, sign, order) for names
             that begin with "spectrum", (order) for "gap_...", or () for the last checkpoint alone.
     """
-    steps, rows = values["steps"].tolist(), []
+    steps = values["steps"].tolist()
+    rows = []
     for name, value in values.items():
-        x = value.double().cpu().numpy()
+        numbers = value.double().cpu().numpy()
+        if name == "steps":
+            continue
         if name.startswith("spectrum"):
-            entries = np.ndenumerate(x.swapaxes(1, 2))
-            rows += [(seed, steps[i], name, m, "+-"[k], y) for (i, m, k), y in entries if m]
+            for (i, sign, order), number in np.ndenumerate(numbers):
+                if order:
+                    rows.append((seed, steps[i], name, order, "+-"[sign], number))
         elif name.startswith("gap_"):
-            orders = {"gap_bias": [0], "gap_small": range(len(x))}.get(name, range(1, len(x)))
-            rows += [(seed, steps[-1], name, m, None, x[m]) for m in orders]
+            orders = {"gap_bias": [0], "gap_small": range(len(numbers))}
+            for order in orders.get(name, range(1, len(numbers))):
+                rows.append((seed, steps[-1], name, order, None, numbers[order]))
         else:
-            points = zip(steps if x.ndim else steps[-1:], x.ravel(), strict=True)
-            rows += [(seed, step, name, None, None, y) for step, y in points]
-    rows = sorted((row for row in rows if row[2] != "steps"), key=lambda row: row[1:3])
+            at = steps if numbers.ndim else steps[-1:]
+            for step, number in zip(at, numbers.ravel(), strict=True):
+                rows.append((seed, step, name, None, None, number))
+    rows.sort(key=lambda row: row[1:3])
     table = pd.DataFrame(rows, columns=COLUMNS)
     return table.astype({"order": float, "sign": object})
 
@@ -216,19 +165,23 @@ def along(run: TrainingRun, names: Sequence[str], rows: Sequence[dict]) -> dict[
         rows: more quantities, by checkpoint.
     """
     records = run.records.set_index("step").loc[list(run.steps)]
-    values = {name: torch.tensor(records[name].to_numpy(dtype=float)) for name in names}
-    values |= {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-    return {"steps": torch.tensor(run.steps), **values}
+    values = {"steps": torch.tensor(run.steps)}
+    for name in names:
+        values[name] = torch.tensor(records[name].to_numpy(dtype=float))
+    for name in rows[0]:
+        values[name] = torch.stack([row[name] for row in rows])
+    return values
 
 
-def _main(study: Study) -> dict[str, Tensor]:
-    """Return the quantities of `measure` by name, without those of `nulls`."""
+def _main(study: Study) -> pd.DataFrame:
+    """Return the rows of `measure` for one training, without those of `nulls`."""
     run, *others = study.check().runs
     baselines = [study.interactions(one) for one in others]
     path = [study.interactions(run, step) for step in run.steps]
     values = along(run, RECORDS, [checkpoint_values(inter, baselines) for inter in path])
     values["gap"] = values["test_loss"] - values["train_loss"]
-    inter, g = path[-1], transfer(path[-1], baselines)
+    inter = path[-1]
+    g = transfer(inter, baselines)
     values["excess_low"] = excess(inter, baselines, LOW_ORDERS).nanmean()
     values["excess_rest"] = excess(inter, baselines, REST_ORDERS).nanmean()
     alike = transfer(inter, baselines, metric="similarity")
@@ -236,83 +189,31 @@ def _main(study: Study) -> dict[str, Tensor]:
     # As many training samples, or all if there are fewer.
     part = study.names[0]
     fewer = study.changed(samples=min(study.samples, len(study.data.part(part))))
-    seen, *known = (fewer.interactions(x, -1, part) for x in study.runs)
-    groups = (seen, transfer(seen, known)), (inter, g)
-    values |= removal_losses(*groups, seed=study.seed)
-    train, test = (output_parts(*group) for group in groups)
-    return values | {f"gap_{k}": train[k].mean(0) - test[k].mean(0) for k in train}
+    seen, *known = [fewer.interactions(one, -1, part) for one in study.runs]
+    shared = transfer(seen, known)
+    values |= removal_losses((seen, shared), (inter, g), seed=study.seed)
+    train = output_parts(seen, shared)
+    test = output_parts(inter, g)
+    for name in train:
+        values[f"gap_{name}"] = train[name].mean(0) - test[name].mean(0)
+    return tidy(study.seed, values)
 
 
-def _nulls(study: Study) -> dict[str, Tensor]:
-    """Return H with untrained baselines, and with baselines for another class, by name."""
+def _nulls(study: Study) -> pd.DataFrame:
+    """Return H with untrained baselines, and with baselines for another class."""
     run, *others = study.check().runs
     wrong = (study.drawn()[0].y + 1) % len(study.data.classes)
-    nulls = {
-        "untrained": [study.interactions(x, 0) for x in others],
-        "other_class": [study.interactions(x, classes=wrong) for x in others],
-    }
+    untrained = [study.interactions(one, 0) for one in others]
+    other_class = [study.interactions(one, classes=wrong) for one in others]
     path = [study.interactions(run, step) for step in run.steps]
-    curves = {
-        name: torch.stack([generalization_power(x, transfer(x, null)).nanmean() for x in path])
-        for name, null in nulls.items()
-    }
-    g = transfer(path[-1], nulls["untrained"])
+    values = {"steps": torch.tensor(run.steps)}
+    for name, null in (("untrained", untrained), ("other_class", other_class)):
+        powers = [generalization_power(inter, transfer(inter, null)) for inter in path]
+        values[name] = torch.stack([power.nanmean() for power in powers])
+    g = transfer(path[-1], untrained)
     for name, orders in (("untrained_low", LOW_ORDERS), ("untrained_rest", REST_ORDERS)):
-        curves[name] = generalization_power(path[-1], g, orders).nanmean()
-    return {"steps": torch.tensor(run.steps), **curves}
-
-
-class Interval(NamedTuple):
-    """A mean with its 95 % interval; NaN if it does not exist.
-
-    Example:
-        >>> f"{Interval(0.25, 0.1, 0.4)}", f"{Interval(2.0, 1.5, 2.5):.1f}"
-        ('0.25 [0.10, 0.40]', '2.0 [1.5, 2.5]')
-    """
-
-    mean: float
-    low: float
-    high: float
-
-    def __format__(self, spec: str) -> str:
-        spec = spec or ".2f"
-        if np.isnan(self.mean):
-            return "not defined"
-        if np.isnan(self.low):
-            return f"{self.mean:{spec}}"
-        return f"{self.mean:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
-
-
-def array(values: Any) -> np.ndarray:
-    """Return numbers (tensor, table column, list) as a flat float64 array without NaN."""
-    values = values.detach().cpu() if isinstance(values, Tensor) else values
-    flat = np.asarray(values, dtype=np.float64).ravel()
-    return flat[~np.isnan(flat)]
-
-
-def interval(values: Any) -> Interval:
-    """Return the mean of independent values and its 95 % t interval; NaN values are left out.
-
-    Args:
-        values: one number per repetition: a tensor, a table column or a list. Give differences
-            for a paired comparison.
-
-    Returns:
-        Equal values have an interval without width. A single value has no interval (NaN).
-
-    Example:
-        >>> f"{interval([0.1, 0.2, 0.3])}"
-        '0.20 [-0.05, 0.45]'
-    """
-    known = array(values)
-    mean = float(known.mean()) if len(known) else np.nan
-    if len(known) < 2:
-        return Interval(mean, np.nan, np.nan)
-    error = stats.sem(known)
-    if error <= 1e-12 * np.abs(known).max():  # equal except for rounding
-        return Interval(mean, mean, mean)
-    low, high = stats.t.interval(0.95, len(known) - 1, mean, error)
-    return Interval(mean, float(low), float(high))
+        values[name] = generalization_power(path[-1], g, orders).nanmean()
+    return tidy(study.seed, values)
 
 
 def curves(table: pd.DataFrame, quantity: str) -> pd.DataFrame:
@@ -343,7 +244,9 @@ def summary(table: pd.DataFrame, quantities: Sequence[str]) -> pd.DataFrame:
         Columns step, quantity, mean, low, high; also order and sign if a quantity has them.
     """
     rows = table[table["quantity"].isin(quantities)]
-    by = ["step", "quantity"] + ["order", "sign"] * bool(rows["order"].notna().any())
+    by = ["step", "quantity"]
+    if rows["order"].notna().any():
+        by += ["order", "sign"]
     groups = rows.groupby(by, sort=False, dropna=False)["value"]
     means = [(*key, *interval(values)) for key, values in groups]
     return pd.DataFrame(means, columns=[*by, "mean", "low", "high"])
@@ -365,7 +268,8 @@ def peak(table: pd.DataFrame, quantity: str, side: int = 1, by: str | None = Non
         One row per seed: before (first checkpoint), at (the extreme), after (last checkpoint).
         NaN for a single training, or without a checkpoint in between.
     """
-    values, guide = curves(table, quantity), side * curves(table, by or quantity)
+    values = curves(table, quantity)
+    guide = side * curves(table, by or quantity)
     rows = {}
     for seed in values.index:
         inner = guide.drop(index=seed).mean().iloc[1:-1].dropna()
@@ -431,10 +335,12 @@ def phases(
         return Phases(None, None, "H is largest at the first checkpoint: there is no first phase")
     if top == known[-1]:
         return Phases(None, None, "H still rises at the last checkpoint: the first phase goes on")
-    t1, start = int(steps[top]), f"H peaks at step {steps[top]}"
+    t1 = int(steps[top])
+    start = f"H peaks at step {t1}"
     for i in range(top + 1, len(steps)):
-        gain, loss = (x[i] - x[i - 1] for x in (strength_gen, strength_non))
-        if loss > 0 and gain < r * loss:
+        kept = strength_gen[i] - strength_gen[i - 1]
+        lost = strength_non[i] - strength_non[i - 1]
+        if lost > 0 and kept < r * lost:
             reason = f"non-generalizable strength grows faster at step {steps[i]} (r = {r:g})"
             return Phases(t1, int(steps[i]), f"{start}; {reason}")
     return Phases(t1, None, f"{start}; non-generalizable strength never grows faster (r = {r:g})")
@@ -452,10 +358,13 @@ def since_t2(table: pd.DataFrame, quantity: str) -> pd.Series:
 
     NaN if the other trainings have no t2 before the last checkpoint.
     """
-    values, changes = curves(table, quantity), {}
+    values = curves(table, quantity)
+    changes = {}
     for seed in values.index:
         others = table[table["seed"] != seed]
         t2 = phases_of(others).t2 if len(others) else None
-        t2 = None if t2 == values.columns[-1] else t2
-        changes[seed] = math.nan if t2 is None else values.loc[seed].iloc[-1] - values.loc[seed, t2]
+        if t2 is None or t2 == values.columns[-1]:
+            changes[seed] = math.nan
+        else:
+            changes[seed] = values.loc[seed].iloc[-1] - values.loc[seed, t2]
     return pd.Series(changes, name=quantity)

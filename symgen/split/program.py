@@ -66,11 +66,11 @@ class Program:
 
     def outputs(self, x: Tensor) -> Tensor:
         """Return A x, the sum of the effects (sample, 2, state) on every state."""
-        return and_or_outputs(x[:, 0], x[:, 1])
+        return and_or_outputs(x)
 
     def adjoint(self, mu: Tensor) -> Tensor:
         """Return A' mu, shape (sample, 2, state)."""
-        return torch.stack(and_or_adjoint(mu), 1) * self.columns
+        return and_or_adjoint(mu) * self.columns
 
     def objective(self, x: Tensor) -> Tensor:
         """Return the total cost of effects, shape (sample,)."""

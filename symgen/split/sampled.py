@@ -148,9 +148,9 @@ class SampledInteractions:
 
     def dense(self) -> Interactions:
         """Return the same effects as `Interactions` over all 2**n sets, which need memory."""
-        both = self.effects.new_zeros(2, len(self), 2**self.n)
-        both[self.is_or.long(), :, self.index] = self.effects.T
-        return Interactions(*both, self.bias, self.objective, self.gap, self.full, self.names)
+        effects = self.effects.new_zeros(len(self), 2, 2**self.n)
+        effects[:, self.is_or.long(), self.index] = self.effects
+        return Interactions(effects, self.bias, self.objective, self.gap, self.full, self.names)
 
 
 def draw_states(n: int, count: int, seed: int = 0) -> Int[Tensor, " count"]:

@@ -113,8 +113,7 @@ def sparsify(
             stacklevel=2,
         )
     return Interactions(
-        and_=effects[:, 0].reshape(*shape, 2**n),
-        or_=effects[:, 1].reshape(*shape, 2**n),
+        effects=effects.reshape(*shape, 2, 2**n),
         bias=flat[:, 0].reshape(shape),
         objective=effects.abs().sum((-2, -1)).reshape(shape),
         gap=gap.reshape(shape),

@@ -88,19 +88,19 @@ def interactions(effects: Tensor, bias: Tensor, full: Tensor) -> Any:
     from symgen.interactions import Interactions
 
     size = effects.abs().sum((-2, -1))
-    return Interactions(effects[:, 0], effects[:, 1], bias, size, torch.zeros_like(bias), full)
+    return Interactions(effects, bias, size, torch.zeros_like(bias), full)
 
 
 def transferred(target: Any, baselines: Any, metric: str = "binary") -> tuple[Tensor, Tensor]:
     """Return G of ANDs and of ORs."""
-    from symgen.method.transfer import transfer
+    from symgen.method.generalization import transfer
 
-    return transfer(target, baselines, metric=metric)
+    return transfer(target, baselines, metric=metric).unbind(-2)
 
 
 def measures(target: Any, baselines: list) -> dict[str, Tensor]:
     """Return what is measured of interactions and their transfer, one row per sample."""
-    from symgen.method import transfer as method
+    from symgen.method import generalization as method
 
     g = method.transfer(target, baselines)
     all_ = method.order_spectrum(target)
@@ -109,18 +109,16 @@ def measures(target: Any, baselines: list) -> dict[str, Tensor]:
         "H": method.generalization_power(target, g),
         "H_low": method.generalization_power(target, g, method.LOW_ORDERS),
         "H_high": method.generalization_power(target, g, method.HIGH_ORDERS),
-        "H_absolute": method.generalization_power(
-            target, method.transfer(target, baselines, 0.5), None, 0.5
-        ),
+        "H_absolute": method.generalization_power(target, method.transfer(target, baselines, 0.5)),
         "N": method.interaction_count(target),
         "N_half": method.interaction_count(target, 0.5),
         "spectrum": all_,
         "spectrum_generalizable": method.order_spectrum(target, g),
         "chance": method.chance_level(target, baselines, draws=10, seed=3),
-        "chance_low": method.chance_level(target, baselines, method.LOW_ORDERS, 10, 3),
+        "chance_low": method.chance_level(target, baselines, method.LOW_ORDERS, draws=10, seed=3),
         "jaccard": method.jaccard(*parts),
         "mean_order": method.mean_order(all_),
-        "orders": torch.stack(method.order_thirds(all_), -1),
+        "orders": method.order_thirds(all_),
         "uncancelled": method.uncancelled(all_),
     }
 
@@ -128,13 +126,17 @@ def measures(target: Any, baselines: list) -> dict[str, Tensor]:
 def removals(target: Any, baselines: list) -> dict[str, Any]:
     """Return v without non-generalizable interactions, and of the controls (Eq. 12)."""
     from symgen.method import removal
-    from symgen.method.transfer import transfer
+    from symgen.method.generalization import transfer
 
     g = transfer(target, baselines)
     v = {
-        "removed": removal.remove(target.full, target, g),
-        "random": removal.remove(target.full, target, removal.random_share(target, g, seed=5)),
-        "permuted": removal.remove(target.full, target, removal.permuted_share(target, g, seed=5)),
+        "removed": removal.remove_interactions(target.full, target, g),
+        "random": removal.remove_interactions(
+            target.full, target, removal.random_share(target, g, seed=5)
+        ),
+        "permuted": removal.remove_interactions(
+            target.full, target, removal.permuted_share(target, g, seed=5)
+        ),
     }
     strong = target.full.abs()
     losses = {f"{name}_loss": removal.cross_entropy(x) for name, x in v.items()}
@@ -195,7 +197,7 @@ def training(part: str) -> tuple[Any, Any]:
 
 def followed(run: Any, baseline: Any, data: Any, patches: Tensor) -> dict[str, list]:
     """Return H, N and strengths of a training at every checkpoint, averaged over samples."""
-    from symgen.method.transfer import (
+    from symgen.method.generalization import (
         generalization_power,
         interaction_count,
         order_spectrum,

@@ -29,21 +29,25 @@ def test_every_share_of_moebius_matches_v_exactly(share):
 def test_predict_follows_equation_3():
     and_, or_, v = planted(5, 3, seed=2)
     zero = torch.tensor(0.0, dtype=torch.float64)
-    inter = Interactions(and_, or_, zero + 1, zero, zero, v[-1] + 1)
+    inter = Interactions(torch.stack([and_, or_]), zero + 1, zero, zero, v[-1] + 1)
     torch.testing.assert_close(inter.predict(), 1 + logical_outputs(and_, or_))
+    torch.testing.assert_close(inter.predict(torch.tensor([3, 31])), inter.predict()[[3, 31]])
+    assert torch.equal(inter.and_, and_) and torch.equal(inter.or_, or_)
+    assert inter.and_.data_ptr() == inter.effects.data_ptr(), "a view"
 
 
 def test_saliency_thresholds():
     and_ = torch.tensor([[0, 1.0, 0.04, -0.2], [0, 10.0, 0.6, 2.0]], dtype=torch.float64)
     scalar = torch.tensor([0.0, 0.0], dtype=torch.float64)
     full = torch.tensor([1.0, 3.0], dtype=torch.float64)
-    inter = Interactions(and_, torch.zeros_like(and_), scalar, scalar, scalar, full)
+    effects = torch.stack([and_, torch.zeros_like(and_)], 1)
+    inter = Interactions(effects, scalar, scalar, scalar, full)
     assert inter.threshold().tolist() == [0.05, 0.5]
-    assert inter.salient()[0].tolist() == [[False, True, False, True], [False, True, True, True]]
-    assert inter.salient(0.5)[0].sum().item() == 4
+    assert inter.salient()[:, 0].tolist() == [[False, True, False, True], [False, True, True, True]]
+    assert inter.salient(0.5)[:, 0].sum().item() == 4
     assert inter.threshold(0.1, "total effect").tolist() == pytest.approx([0.2, 0.2])
-    assert inter.salient(top=2)[0].sum(-1).tolist() == [2, 2]
-    assert not inter.salient(top=8)[1].any()
+    assert inter.salient(top=2)[:, 0].sum(-1).tolist() == [2, 2]
+    assert not inter.salient(top=8)[:, 1].any()
     # A batch (network, sample): the scale of a network is its own, as in a slice of it.
     two = Interactions(*(torch.stack([x, 100 * x]) for x in inter.tensors().values()))
     scales = two.threshold(0.1, "total effect")
@@ -67,10 +71,10 @@ def test_relabelling_moves_effects_and_names_and_keeps_its_mark():
 
 
 def test_the_table_lists_nonzero_effects_strongest_first():
-    and_, or_ = torch.zeros(2, 2, 8, dtype=torch.float64)
-    and_[0, 0b011], or_[0, 0b110], and_[1, 0b001] = 1.0, -2.0, 0.5
+    effects = torch.zeros(2, 2, 8, dtype=torch.float64)
+    effects[0, 0, 0b011], effects[0, 1, 0b110], effects[1, 0, 0b001] = 1.0, -2.0, 0.5
     scalar = torch.zeros(2, dtype=torch.float64)
-    frame = Interactions(and_, or_, scalar, scalar, scalar, scalar).to_frame(["x", "y", "z"])
+    frame = Interactions(effects, scalar, scalar, scalar, scalar).to_frame(["x", "y", "z"])
     rows = frame[["sample", "type", "members", "order", "effect", "index"]].values.tolist()
     assert rows == [
         [0, "or", "y, z", 2, -2.0, 6],
@@ -99,13 +103,13 @@ def test_a_file_gives_back_everything_and_other_files_are_refused(tmp_path):
         Interactions.load(path)
 
 
-ONE = torch.zeros(2, 8)
+ONE = torch.zeros(2, 2, 8)
 S = torch.zeros(2)
 
 
 @pytest.mark.parametrize(("make", "error", "message"), [
-    (lambda: Interactions(ONE, ONE, S, S, S, S, names=["a", "b"]), ValueError, r"names have shape \(2,\); expected 3"),
-    (lambda: Interactions(ONE, ONE, S, S, S, S, names=[["a"] * 3, ["b"]]), ValueError, "expected 3 names"),
+    (lambda: Interactions(ONE, S, S, S, S, names=["a", "b"]), ValueError, r"names have shape \(2,\); expected 3"),
+    (lambda: Interactions(ONE, S, S, S, S, names=[["a"] * 3, ["b"]]), ValueError, "expected 3 names"),
     (lambda: example(2).salient(-1.0), ValueError, "expected a number >= 0"),
     (lambda: example(2).salient(0.1, top=3), ValueError, "either tau .*or top alone"),
     (lambda: example(2).salient(relative_to="maxi"), ValueError, 'Did you mean "max"'),
@@ -121,7 +125,7 @@ def test_mistakes_are_named(make, error, message):
 def test_shapes_that_do_not_fit_are_refused():
     inter = example(2)
     # Two names in one annotation, so that only the class itself compares these shapes.
-    with pytest.raises(ValueError, match=r"the shapes are .*expected \(\.\.\., 2\*\*n\) for and_"):
+    with pytest.raises(ValueError, match=r"the shape .*expected \(\.\.\., 2, 2\*\*n\)"):
         unchecked = Interactions.__new__(Interactions)
         unchecked.__dict__.update(inter.tensors() | {"gap": torch.zeros(3), "names": None})
         unchecked.__post_init__()

@@ -50,11 +50,12 @@ def test_transforms_equal_the_matrices_of_their_definitions(n, seed):
 @few
 @given(n=st.integers(1, 6), seed=seeds)
 def test_outputs_follow_equation_3_and_their_adjoint_the_transpose(n, seed):
-    and_, or_, mu = values(n, seed, 3)
-    and_[0] = or_[0] = 0
-    outputs, back = and_or_outputs(and_, or_), and_or_adjoint(mu)
-    torch.testing.assert_close(outputs, logical_outputs(and_, or_))
-    torch.testing.assert_close((outputs * mu).sum(), (and_ * back[0] + or_ * back[1]).sum())
+    *effects, mu = values(n, seed, 3)
+    effects = torch.stack(effects)
+    effects[:, 0] = 0
+    outputs = and_or_outputs(effects)
+    torch.testing.assert_close(outputs, logical_outputs(*effects))
+    torch.testing.assert_close((outputs * mu).sum(), (effects * and_or_adjoint(mu)).sum())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

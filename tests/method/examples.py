@@ -12,7 +12,7 @@ def with_effects(effects, full=5.0):
     """Interactions with given effects (sample, 2, 2**n), and a total effect of `full`."""
     zero = torch.zeros(len(effects), dtype=torch.float64)
     size = effects.abs().sum((-2, -1))
-    return Interactions(effects[:, 0], effects[:, 1], zero, size, zero, zero + full)
+    return Interactions(effects, zero, size, zero, zero + full)
 
 
 def drawn(seed, samples=5, n=4, share=0.4):

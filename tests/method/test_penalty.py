@@ -1,5 +1,7 @@
 """The penalty: its value, its gradient, its key, and trainings compared by seed."""
 
+import dataclasses
+
 import pandas as pd
 import pytest
 import torch
@@ -8,8 +10,8 @@ from method.examples import drawn
 import symgen
 from symgen.method import penalty as module
 from symgen.method.penalty import Penalty, drawn_states, lost_share, measure_penalty, penalty_of
-from symgen.method.records import read_index
 from symgen.method.study import Study
+from symgen.method.trainings import Trainings, read_index
 from symgen.storage import fingerprint
 
 TINY = {"train_size": 40, "epochs": 1, "samples": 4, "n": 4, "checkpoints": 1,
@@ -52,14 +54,11 @@ def test_slopes_are_the_derivative_of_the_lost_share():
     inter = drawn(0, samples=3, n=3, share=0.2)
     v = inter.predict()
     g = symgen.transfer(inter, drawn(1, samples=3, n=3, share=0.5))
-    whole = (inter.effects.abs() * torch.stack(inter.salient(), -2)).sum((-2, -1)).clamp(min=1)
+    whole = (inter.effects.abs() * inter.salient()).sum((-2, -1)).clamp(min=1)
     _, slope = lost_share(inter, g)
-    weights = (1 - torch.stack(g, -2)) * torch.stack(inter.salient(), -2)
+    weights = (1 - g) * inter.salient()
     change = drawn(2, samples=3, n=3).effects * weights * 1e-3
-    moved = symgen.Interactions(
-        inter.and_ + change[:, 0], inter.or_ + change[:, 1], inter.bias, inter.objective,
-        inter.gap, inter.full,
-    )  # fmt: skip
+    moved = dataclasses.replace(inter, effects=inter.effects + change)
     expected = ((moved.effects.abs() - inter.effects.abs()) * weights).sum((-2, -1)) / whole
     torch.testing.assert_close((slope * (moved.predict() - v)).sum(-1), expected)
 
@@ -105,8 +104,9 @@ def test_impossible_numbers_are_refused(term, change):
 
 
 def test_arms_are_tuned_alike_and_compared_by_seed(tmp_path, monkeypatch):
-    monkeypatch.setenv("SYMGEN_TRAININGS", str(tmp_path))
-    options = {"m": 3, "pool": 4, "penalized": 2, "every": 1, "workers": 1}
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / "cache"))
+    store = Trainings(tmp_path, commit="abc1234")
+    options = {"m": 3, "pool": 4, "penalized": 2, "every": 1, "workers": 1, "store": store}
     study = Study.of(TINY)
     table = measure_penalty(study, [0.1], [0.05], 1, **options)
     tuned = table[table["seed"] == 0]
@@ -116,10 +116,7 @@ def test_arms_are_tuned_alike_and_compared_by_seed(tmp_path, monkeypatch):
     assert set(arms.columns) == {"test_accuracy", "H", "gap", "N"}
     assert arms["gap"].nunique() > 1
     monkeypatch.setattr(Study, "trained", lambda *_, **__: pytest.fail("trained again"))
-    monkeypatch.setenv("SYMGEN_RECORD", "abc1234")
-    again = measure_penalty(study, [0.1], [0.05], [10], **options)
-    assert again.equals(table) and sorted(read_index()["seed"]) == [0, 10]
-    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / "empty"))
+    assert sorted(read_index(tmp_path)["seed"]) == [0, 10]
     read = measure_penalty(study, [0.1], [0.05], [10], **options)
     pd.testing.assert_frame_equal(read, table, rtol=1e-6)
     with pytest.raises(ValueError, match="tuned alike"):

@@ -9,7 +9,7 @@ from scipy.stats import ttest_1samp
 
 import symgen
 from symgen.method import removal
-from symgen.method.training_curves import interval
+from symgen.method.statistics import interval
 
 
 @pytest.fixture
@@ -19,42 +19,40 @@ def case():
 
 
 def salient_strength(inter, share):
-    lost = inter.effects.abs() * torch.stack(inter.salient(), -2) * (1 - torch.stack(share, -2))
-    return lost.sum((1, 2))
+    return (inter.effects.abs() * inter.salient() * (1 - share)).sum((1, 2))
 
 
 def test_remove_subtracts_salient_effects_that_do_not_transfer(case):
     inter, g = case
-    v = symgen.remove(inter.full, inter, g)
+    v = symgen.remove_interactions(inter.full, inter, g)
     for s in range(len(inter)):
         lost = 0.0
         for k in (0, 1):
             for t in range(16):
                 size = inter.effects[s].abs()
-                if size[k, t] > 0.05 * size.max() and not g[k][s, t]:
+                if size[k, t] > 0.05 * size.max() and not g[s, k, t]:
                     lost += float(inter.effects[s, k, t])
         assert float(v[s]) == pytest.approx(5.0 - lost)
 
 
 def test_random_removal_takes_the_same_strength_and_permuted_removal_the_same_number(case):
     inter, g = case
-    marked = torch.stack(inter.salient(), -2)
+    marked = inter.salient()
     for seed in range(3):
         random = removal.random_share(inter, g, seed)
         torch.testing.assert_close(salient_strength(inter, random), salient_strength(inter, g))
-        permuted = torch.stack(removal.permuted_share(inter, g, seed), -2)
-        kept = torch.stack(g, -2)
-        assert torch.equal((permuted * marked).sum((1, 2)), (kept * marked).sum((1, 2)))
-        assert not torch.equal(permuted * marked, kept * marked)
+        permuted = removal.permuted_share(inter, g, seed)
+        assert torch.equal((permuted * marked).sum((1, 2)), (g * marked).sum((1, 2)))
+        assert not torch.equal(permuted * marked, g * marked)
     # All seeds together reach every salient interaction.
-    shares = [torch.stack(removal.random_share(inter, g, k), -2) for k in range(40)]
+    shares = [removal.random_share(inter, g, k) for k in range(40)]
     assert ((torch.stack(shares).amin(0) < 1) >= marked).float().mean() > 0.95
 
 
 def test_losses_of_random_removal_are_means_over_draws(case):
     inter, g = case
     losses = removal.removal_losses(case, case, seed=4, draws=3)
-    v = torch.stack([symgen.remove(inter.full, inter, removal.random_share(inter, g, k))
+    v = torch.stack([symgen.remove_interactions(inter.full, inter, removal.random_share(inter, g, k))
                      for k in (4, 5, 6)])  # fmt: skip
     torch.testing.assert_close(losses["removal_v_test_random"], -v.mean())
     torch.testing.assert_close(losses["removal_train_random"], removal.cross_entropy(v).mean())
@@ -66,7 +64,7 @@ def test_shrinking_gives_the_training_loss_of_the_removal(case):
     losses = removal.removal_losses(
         (inter, g), (other, symgen.transfer(other, drawn(1, samples=8)))
     )
-    v, removed = inter.full, symgen.remove(inter.full, inter, g)
+    v, removed = inter.full, symgen.remove_interactions(inter.full, inter, g)
     expected = torch.log1p((-removed).exp()).mean()
     assert float(losses["removal_train_non_generalizable"]) == pytest.approx(float(expected))
     assert float(losses["removal_v_train_non_generalizable"]) == pytest.approx(
@@ -89,7 +87,9 @@ def test_the_parts_add_up_to_the_output(case):
     parts = removal.output_parts(inter, g)
     torch.testing.assert_close(sum(x.sum(-1) for x in parts.values()), inter.full)
     removed = parts["non_generalizable"].sum(-1)
-    torch.testing.assert_close(inter.full - removed, symgen.remove(inter.full, inter, g))
+    torch.testing.assert_close(
+        inter.full - removed, symgen.remove_interactions(inter.full, inter, g)
+    )
 
 
 def losses(gap, closed, spread=0.0):

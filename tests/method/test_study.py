@@ -20,15 +20,16 @@ def test_settings_round_trip_through_json_and_tell_studies_apart():
     assert study.changed(seed=6).settings == study.settings
 
 
-def test_parameters_of_others_are_ignored_and_misspelled_ones_are_not():
-    assert Study.of({"seeds": 3, "kappa": 0.1, "n": 5}) == Study(n=5)
-
-
 @pytest.mark.parametrize(
     "call, message",
     [
         (lambda: Study.of({"train_sise": 3}), 'Did you mean "train_size"'),
         (lambda: Study.of({}, epoch=3), 'Did you mean "epochs"'),
+        (lambda: Study.of({"sample": 3}), 'Did you mean "samples"'),
+        (lambda: Study.of({"tau": 0.5}), '"tau" is unknown'),
+        (lambda: Study.of({"lr": 0.1}), '"lr" is unknown'),
+        (lambda: Study.of({"baseline": 1}), 'Did you mean "baselines"'),
+        (lambda: symgen.LanguageStudy.of({"metric": 1}), '"metric" is unknown'),
         (lambda: Study().changed(widht=3), '"widht" is unknown'),
         (lambda: Study(train_size=10**6).check(), "1000000"),
         (lambda: Study(network="cnnn").check(), 'Did you mean "cnn"'),
@@ -64,14 +65,15 @@ def test_further_studies_differ_in_what_they_name():
 def test_a_study_goes_to_another_process_without_its_data(small_study):
     small_study.drawn()
     copy = pickle.loads(pickle.dumps(small_study))
-    assert copy == small_study and "data" not in copy.__dict__
+    assert copy == small_study and not copy.shared
 
 
 def test_other_samples_leave_data_and_networks_as_they_are(small_study):
-    runs = small_study.runs
+    runs, data = small_study.runs, small_study.data
     assert small_study.changed(samples=3).runs is runs
-    assert "runs" not in small_study.changed(epochs=7).__dict__
-    assert "data" not in small_study.changed(seed=7).__dict__
+    assert small_study.changed(epochs=7).data is data
+    assert small_study.changed(seed=7).data is not data
+    assert not seeded(small_study, 2)[0].shared, "each training loads its own data"
 
 
 def test_outputs_are_those_of_the_target_on_its_own_masked_samples(small_study):

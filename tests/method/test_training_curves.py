@@ -1,8 +1,6 @@
-"""Measured trainings: the same numbers as before, kept, read and summarized; phases."""
+"""Measured trainings: the same numbers as before, summaries, and phases."""
 
-import json
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +11,8 @@ from method.examples import trainings
 from scipy import stats
 
 import symgen
-from symgen.method import records, training_curves as tc
+from symgen.method import training_curves as tc
 from symgen.method.study import Study
-from symgen.method.transfer import checkpoint_values
 
 GOLDEN = Path(__file__).with_name("golden_measure.csv")
 TINY = {"train_size": 60, "epochs": 2, "samples": 4, "n": 4, "checkpoints": 1,
@@ -23,10 +20,8 @@ TINY = {"train_size": 60, "epochs": 2, "samples": 4, "n": 4, "checkpoints": 1,
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("SYMGEN_TRAININGS", str(tmp_path / "trainings"))
-    return tmp_path / "trainings"
 
 
 def test_a_training_gives_the_numbers_that_version_0_1_measured():
@@ -48,107 +43,11 @@ def test_a_training_gives_the_numbers_that_version_0_1_measured():
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory):
-    """A cache with two measured trainings, and their table."""
-    folder = tmp_path_factory.mktemp("measured")
+def measured(tmp_path_factory):
+    """The table of two trainings."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SYMGEN_CACHE", str(folder))
-        patch.setenv("SYMGEN_TRAININGS", str(folder / "none"))
-        return folder, symgen.measure(Study.of(TINY), seeds=2, workers=1)
-
-
-@pytest.fixture
-def measured(stored, tmp_path):
-    shutil.copytree(stored[0], tmp_path / "cache")
-    return stored[1]
-
-
-def test_trainings_are_kept_one_by_one(measured, monkeypatch):
-    monkeypatch.setattr(Study, "runs", property(lambda self: pytest.fail("trained")))
-    again = symgen.measure(Study.of(TINY), seeds=[10, 0])
-    pd.testing.assert_frame_equal(
-        again.sort_values("seed", kind="stable", ignore_index=True), measured
-    )
-
-
-def test_processes_side_by_side_give_the_same_table(measured, tmp_path, monkeypatch):
-    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / "other"))
-    again = symgen.measure(Study.of(TINY), seeds=2, workers=2)
-    pd.testing.assert_frame_equal(again, measured)
-
-
-@pytest.fixture
-def recording(monkeypatch):
-    """As under `symgen run --store`, at a commit of this name."""
-    monkeypatch.setenv("SYMGEN_RECORD", "abc1234")
-
-
-def append(study, table, seconds):
-    for _, one in table.groupby("seed"):
-        records.append_measured(study.settings, one, seconds)
-
-
-def test_recorded_trainings_are_read_if_settings_and_version_match(
-    measured, folder, recording, monkeypatch
-):
-    study = Study.of(TINY)
-    append(study, measured[measured["seed"] == 0], 12.0)
-    append(study, measured[measured["seed"] == 10], 13.0)
-    index = records.read_index()
-    assert list(index.columns) == records.INDEX and index["seed"].tolist() == [0, 10]
-    assert json.loads(index["settings"][0]) == study.settings
-    assert index["seconds"].tolist() == [12.0, 13.0] and set(index["commit"]) == {"abc1234"}
-    lines = (folder / f"{index['study'][0]}.csv").read_bytes().decode().split("\n")
-    assert lines[0] == "seed,step,quantity,order,sign,value" and "\r" not in lines[1]
-
-    monkeypatch.setenv("SYMGEN_CACHE", str(folder / "empty"))
-    monkeypatch.setattr(Study, "runs", property(lambda self: pytest.fail("trained")))
-    records.READ.clear()
-    again = symgen.measure(study, seeds=2)
-    pd.testing.assert_frame_equal(again, measured, rtol=1e-6)
-    assert sorted(records.READ.values()) == [(12.0, "cpu"), (13.0, "cpu")]
-    monkeypatch.setitem(records.VERSION, "measure", 99)
-    assert records.read_measured(study.settings, [0]) == [None]
-    assert records.read_measured(study.changed(n=3).settings, [0]) == [None]
-
-
-def test_a_run_that_is_stored_records_the_trainings_that_it_measures(folder, monkeypatch):
-    study = Study.of(TINY)
-    expected = symgen.measure(study, workers=1)
-    assert not folder.exists()
-    monkeypatch.setenv("SYMGEN_RECORD", "abc1234")
-    symgen.measure(study, seeds=[0, 20], workers=2)
-    index = records.read_index().set_index("seed")
-    assert sorted(index.index) == [0, 20] and (index["seconds"] > 0).all()
-    monkeypatch.setattr(Study, "runs", property(lambda self: pytest.fail("trained")))
-    monkeypatch.setenv("SYMGEN_CACHE", str(folder / "empty"))
-    pd.testing.assert_frame_equal(symgen.measure(study), expected, rtol=1e-6)
-
-
-def test_storing_a_training_again_replaces_it(measured, recording):
-    study = Study.of(TINY)
-    append(study, measured, 10.0)
-    append(study, measured.assign(value=1.0), 20.0)
-    (table,) = records.read_measured(study.settings, [10])
-    assert (table["value"] == 1).all() and records.read_index()["seconds"].tolist() == [20.0] * 2
-
-
-def test_a_recorded_training_without_untrained_baselines_is_measured_again(measured, recording):
-    study = Study.of(TINY)
-    append(study, measured, 10.0)
-    table = symgen.measure(study, nulls=True, workers=1)
-    assert tc.curves(table, "untrained").shape == tc.curves(table, "H").shape
-    (stored,) = records.read_measured(study.settings, [0])
-    assert (stored["quantity"] == "untrained").any()
-    assert not (symgen.measure(study)["quantity"] == "untrained").any()
-
-
-def test_data_of_a_reader_is_neither_read_nor_recorded(measured, recording, tmp_path):
-    (tmp_path / "photos").mkdir()
-    for change in ({"dataset": str(tmp_path / "photos")}, {"network": "mine:build"}):
-        study = Study.of(TINY, **change)
-        append(study, measured, 1.0)
-        assert records.read_measured(study.settings, [0]) == [None] and records.read_index().empty
+        patch.setenv("SYMGEN_CACHE", str(tmp_path_factory.mktemp("measured")))
+        return symgen.measure(Study.of(TINY), seeds=2, workers=1)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +93,7 @@ def test_a_peak_is_picked_on_the_other_trainings():
         curve = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
         curve[1 + seed] = 1.0
         rows += [(seed, step, "H", np.nan, None, x) for step, x in enumerate(curve)]
-    table = pd.DataFrame(rows, columns=records.COLUMNS)
+    table = pd.DataFrame(rows, columns=tc.COLUMNS)
     assert (tc.peak(table, "H")["at"] == 0).all()
     shared = trainings(spread=0.0, H=[0.1, 0.3, 0.6, 0.2], gap=[0.0, 0.1, 0.2, 0.9])
     assert tc.peak(shared, "H").iloc[0].tolist() == [0.1, 0.6, 0.2]
@@ -235,7 +134,7 @@ def test_values_of_dead_samples_are_left_out(monkeypatch):
     effects[0] = 0
     inter, alive = with_effects(effects), with_effects(effects[1:])
     inter.full[0] = 0.0
-    one, other = (checkpoint_values(x, [y]) for x, y in
+    one, other = (tc.checkpoint_values(x, [y]) for x, y in
                   ((inter, drawn(1)), (alive, with_effects(drawn(1).effects[1:]))))  # fmt: skip
     for name in ("H", "chance", "excess", "N", "mean_order"):
         torch.testing.assert_close(one[name], other[name])

@@ -8,7 +8,7 @@ from method.examples import drawn, with_effects
 
 import symgen
 from symgen.interactions import Interactions
-from symgen.method import transfer as measures
+from symgen.method import generalization as measures
 from symgen.transforms import interaction_order
 
 N, SAMPLES = 4, 5
@@ -32,7 +32,7 @@ def loop_transfer(target, baselines, s, k, t):
 
 def test_transfer_and_power_are_those_of_the_definitions(networks):
     target, baselines = networks
-    g = torch.stack(symgen.transfer(target, baselines), 1)
+    g = symgen.transfer(target, baselines)
     for s in range(SAMPLES):
         kept = total = kept_low = total_low = 0.0
         positive = [0.0] * (N + 1)
@@ -45,17 +45,61 @@ def test_transfer_and_power_are_those_of_the_definitions(networks):
                 low = ORDER[t] <= 2
                 kept_low, total_low = kept_low + low * size * expected, total_low + low * size
                 positive[ORDER[t]] += size * expected * bool(target.effects[s, k, t] > 0)
-        pair = g[:, 0], g[:, 1]
-        power = symgen.generalization_power(target, pair)[s]
-        low = symgen.generalization_power(target, pair, measures.LOW_ORDERS)[s]
+        power = symgen.generalization_power(target, g)[s]
+        low = symgen.generalization_power(target, g, measures.LOW_ORDERS)[s]
         assert power == pytest.approx(kept / total) and low == pytest.approx(kept_low / total_low)
-        spectrum = symgen.order_spectrum(target, pair)[s, 0]
+        spectrum = symgen.order_spectrum(target, g)[s, 0]
         assert spectrum.tolist() == pytest.approx(positive)
+
+
+def test_a_threshold_is_given_once(networks):
+    """H with a threshold of 0.5 uses it in the target, too."""
+    target, baselines = networks
+    g = symgen.transfer(target, baselines, tau=0.5)
+    strong = target.effects.abs() > 0.5
+    found = torch.stack([(b.effects.abs() > 0.5) & (b.effects * target.effects > 0)
+                         for b in baselines]).any(0)  # fmt: skip
+    size = target.effects.abs() * strong
+    expected = (size * found).sum((1, 2)) / size.sum((1, 2))
+    assert torch.equal(g.salient, strong)
+    torch.testing.assert_close(symgen.generalization_power(target, g), expected)
+    spectrum = symgen.order_spectrum(target, target.salient(0.5)).abs().sum((1, 2))
+    torch.testing.assert_close(spectrum, size.sum((1, 2)))
+    # Salience follows samples, and arithmetic gives plain tensors.
+    assert torch.equal(g[1:3].salient, strong[1:3])
+    assert type(1 - g) is type(g * target.effects) is type(g.sum()) is torch.Tensor
+    one = symgen.generalization_power(target[2], g[2])
+    torch.testing.assert_close(one, expected[2])
+
+
+def test_the_transfer_of_other_interactions_is_refused(networks):
+    """One row of the result was taken for the AND part before, and gave other numbers."""
+    target, baselines = networks
+    g = symgen.transfer(target, baselines)
+    with pytest.raises(ValueError, match=r"g is Tensor of shape .*expected the result of transfer"):
+        measures.checked(target, 0 + g)
+    for wrong in (g[0], g[:, 0]):
+        for call in (
+            lambda g: symgen.remove_interactions(target.full, target, g),
+            lambda g: symgen.generalization_power(target, g),
+            lambda g: symgen.order_spectrum(target, g),
+        ):
+            with pytest.raises(ValueError, match=r"expected the result of transfer.*\(5, 2, 16\)"):
+                call(wrong)
+
+
+def test_several_baselines_can_be_asked_to_agree(networks):
+    target, baselines = networks
+    every = torch.stack([symgen.transfer(target, one) for one in baselines])
+    assert torch.equal(symgen.transfer(target, baselines, agree=2) + 0, every.amin(0))
+    assert torch.equal(symgen.transfer(target, baselines, agree=1) + 0, every.amax(0))
+    with pytest.raises(ValueError, match="agree is 3, with 2 baselines; expected 1 to 2"):
+        symgen.transfer(target, baselines, agree=3)
 
 
 def test_more_baselines_never_lower_g_and_the_network_transfers_to_itself(networks):
     target, (one, other) = networks
-    single, both = (torch.stack(symgen.transfer(target, x)) for x in (one, [one, other]))
+    single, both = (symgen.transfer(target, x) for x in (one, [one, other]))
     assert (both >= single).all() and (both > single).any()
     g = symgen.transfer(target, target)
     assert torch.equal(symgen.generalization_power(target, g), torch.ones(SAMPLES).double())
@@ -63,25 +107,25 @@ def test_more_baselines_never_lower_g_and_the_network_transfers_to_itself(networ
 
 def test_similarity_is_that_of_the_definition_and_invariant_to_scale(networks):
     target, (one, _) = networks
-    double = dataclasses.replace(one, and_=2 * one.and_, or_=2 * one.or_, full=2 * one.full)
-    g = torch.stack(symgen.transfer(target, one, metric="similarity"), 1)
-    scaled = torch.stack(symgen.transfer(target, double, metric="similarity"), 1)
+    double = dataclasses.replace(one, effects=2 * one.effects, full=2 * one.full)
+    g = symgen.transfer(target, one, metric="similarity")
+    scaled = symgen.transfer(target, double, metric="similarity")
     a, b = target.effects / 5, one.effects / 5
     expected = torch.minimum(a.abs(), b.abs()) / torch.maximum(a.abs(), b.abs())
     expected = torch.where(a * b > 0, expected, 0.0)
-    torch.testing.assert_close(g, expected)
-    torch.testing.assert_close(scaled, expected)
+    torch.testing.assert_close(g + 0, expected)
+    torch.testing.assert_close(scaled + 0, expected)
 
 
 def test_similarity_scales_each_network_by_its_own_samples():
     both = [drawn(k) for k in (3, 4)]
     both[1] = with_effects(both[1].effects, full=50.0)
-    fields = [f.name for f in dataclasses.fields(Interactions)[:6]]
-    stacked = Interactions(**{k: torch.stack([getattr(x, k) for x in both]) for k in fields})
-    other = dataclasses.replace(stacked, **{k: getattr(stacked, k).flip(0) for k in fields})
-    g = symgen.transfer(stacked, other, metric="similarity")[0]
-    alone = symgen.transfer(both[0], both[1], metric="similarity")[0]
-    torch.testing.assert_close(g[0], alone)
+    pairs = zip(both[0].tensors().items(), both[1].tensors().values(), strict=True)
+    stacked = Interactions(**{k: torch.stack([x, y]) for (k, x), y in pairs})
+    other = Interactions(**{k: x.flip(0) for k, x in stacked.tensors().items()})
+    g = symgen.transfer(stacked, other, metric="similarity")
+    alone = symgen.transfer(both[0], both[1], metric="similarity")
+    assert torch.equal(g[0] + 0, alone + 0)
 
 
 def test_chance_level_averages_relabelled_baselines(networks):
@@ -125,33 +169,32 @@ def test_samples_without_effects_are_left_out():
     spectrum = symgen.order_spectrum(target)
     for values in (power, symgen.interaction_count(target), measures.mean_order(spectrum)):
         assert values[0].isnan() and values[1:].isfinite().all()
-    assert similar[0][0].isnan().all() and similar[0][1:].isfinite().all()
+    assert similar[0].isnan().all() and similar[1:].isfinite().all()
 
 
 def test_a_spectrum_adds_up_to_the_salient_effects(networks):
     target, _ = networks
-    whole = (target.effects * torch.stack(target.salient(), -2)).sum((1, 2))
+    whole = (target.effects * target.salient()).sum((1, 2))
     spectrum = symgen.order_spectrum(target)
     torch.testing.assert_close(spectrum.sum((1, 2)), whole)
     assert (spectrum[:, 0] >= 0).all() and (spectrum[:, 1] <= 0).all()
-    low, middle, high = measures.order_thirds(spectrum)
-    torch.testing.assert_close(low + middle + high, torch.ones(SAMPLES).double())
+    shares = measures.order_thirds(spectrum)
+    torch.testing.assert_close(shares.sum(-1), torch.ones(SAMPLES).double())
 
 
 def test_jaccard_of_equal_half_and_empty_spectra():
     one = torch.tensor([[0.0, 2.0], [0.0, -1.0]])
-    values = [symgen.jaccard(one, x) for x in (one, one / 2, 0 * one)]
+    values = [measures.jaccard(one, x) for x in (one, one / 2, 0 * one)]
     assert [float(x) for x in values] == [1.0, 0.5, 0.0]
-    assert symgen.jaccard(0 * one, 0 * one).isnan()
+    assert measures.jaccard(0 * one, 0 * one).isnan()
 
 
 @pytest.mark.parametrize(
     "call, message",
     [
         (lambda a, b: symgen.transfer(a, []), "at least one baseline"),
-        (lambda a, b: symgen.transfer(a, b[:2]), r"\(5, 16\)"),
+        (lambda a, b: symgen.transfer(a, b[:2]), r"\(5, 2, 16\)"),
         (lambda a, b: symgen.transfer(a, b, metric="binari"), 'Did you mean "binary"'),
-        (lambda a, b: symgen.generalization_power(a, (a.and_[:1],) * 2), "result of transfer"),
         (lambda a, b: symgen.chance_level(a, b, draws=0), "at least 1"),
         (lambda a, b: symgen.interaction_count(a, 80), r"share in \(0, 1\]"),
         (
