@@ -1,5 +1,6 @@
 """Networks that are not trained here: checkpoints of the reader, and pretrained ones."""
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from symgen.names import unknown
 
 # Columns of the records besides the step; NaN if unknown.
 RECORDED = ("epoch", "train_loss", "test_loss", "train_accuracy", "test_accuracy")
+# Networks that functions of the reader returned, with the run and the step.
+IN_USE: weakref.WeakKeyDictionary[nn.Module, tuple[weakref.ref, int]] = weakref.WeakKeyDictionary()
 
 
 class Checkpoints:
@@ -28,12 +31,17 @@ class Checkpoints:
             1, 2, ... A checkpoint is a file of weights (safetensors, or `torch.save` of a
             state_dict), or a function without arguments that returns the network.
         build: function without arguments that returns a network for the weights of the files.
-        records: one row per checkpoint, with any of epoch, train_loss, test_loss (nats),
-            train_accuracy and test_accuracy (shares).
+        records: one row per checkpoint, in the order of `checkpoints` or with a column step; with
+            any of epoch, train_loss, test_loss (nats), train_accuracy and test_accuracy (shares).
+        key: name of the entry of the files that holds the weights, such as "model_ema", if
+            several do.
 
     Attributes:
         steps: steps of the checkpoints, ascending.
         records: the table, with a column step; NaN if unknown.
+
+    Weights are taken out of the files of trainers: of an entry such as "state_dict", and from names
+    that all begin with a prefix such as "module." or "_orig_mod.". What was done is printed.
 
     Raises:
         ValueError: for wrong steps, networks instead of functions, files without `build`, or
@@ -51,6 +59,7 @@ class Checkpoints:
         checkpoints: Mapping[int, Any] | Sequence[Any],
         build: Callable[[], nn.Module] | None = None,
         records: pd.DataFrame | Sequence[Mapping[str, float]] | None = None,
+        key: str | None = None,
     ):
         if not isinstance(checkpoints, Mapping):
             checkpoints = dict(enumerate(checkpoints))
@@ -59,22 +68,26 @@ class Checkpoints:
                 f"the steps are {[*checkpoints][:10]}; expected one or more whole numbers >= 0"
             )
         self._checkpoints = {int(step): checkpoints[step] for step in sorted(checkpoints)}
-        self._build, self.steps = build, [*self._checkpoints]
+        self.steps = [*self._checkpoints]
+        self._build = build
+        self._entry = key
+        self._printed: set[str] = set()
         for one in self._checkpoints.values():
             if isinstance(one, nn.Module) or (not callable(one) and build is None):
                 raise ValueError(
                     f"a checkpoint is {type(one).__name__}; expected a function without arguments "
                     "that returns the network, or a file of weights together with build"
                 )
-        self.records = self._recorded(pd.DataFrame({} if records is None else records))
+        table = pd.DataFrame({} if records is None else records)
+        if "step" not in table and len(table) in (0, len(self.steps)):
+            table = table.assign(step=[int(step) for step in checkpoints])
+        self.records = self._recorded(table)
 
     def _recorded(self, table: pd.DataFrame) -> pd.DataFrame:
         for name in table:
             if name not in ("step", *RECORDED):
                 raise unknown("column of records", name, ("step", *RECORDED))
-        if "step" not in table and len(table) in (0, len(self.steps)):
-            table = table.assign(step=self.steps)
-        if sorted(table.get("step", [])) != self.steps:
+        if "step" not in table or sorted(table["step"]) != self.steps:
             raise ValueError(
                 f"records have {len(table)} rows; expected one for each of the steps {self.steps}"
             )
@@ -96,9 +109,33 @@ class Checkpoints:
         # Building draws weights, which must not change other draws.
         with torch.random.fork_rng(devices=[]):
             model = source() if callable(source) else self._build()
-        if not callable(source):
-            load_weights(model, _weights(Path(source)), f"in {source}")
+        if callable(source):
+            self._check_shared(step, model)
+        else:
+            self._read(Path(source), model)
         return on_device(model, device())
+
+    def _read(self, path: Path, model: nn.Module) -> None:
+        """Load the weights of a file into a network."""
+        weights, done = fitted(_content(path), model, self._entry, path)
+        load_weights(model, weights, f"in {path}")
+        if done and done not in self._printed:
+            self._printed.add(done)
+            print(f"{path}: {done}")
+
+    def _check_shared(self, step: int, model: nn.Module) -> None:
+        """Refuse a network that is part of another one in use, such as a base with an adapter."""
+        for other, (run, its_step) in [*IN_USE.items()]:
+            same_run = run() is self
+            if (same_run and its_step == step) or (other is model and not same_run):
+                continue
+            if other in {*model.modules()} or model in {*other.modules()}:
+                raise ValueError(
+                    f"the networks of step {its_step} and of step {step} share one object, so they "
+                    "have the same weights. An adapter such as LoRA changes the network that it "
+                    "is put into: load that network again, or give copy.deepcopy of it"
+                )
+        IN_USE[model] = (weakref.ref(self), step)
 
     def key(self, step: int = -1) -> None:
         """Return None: results are not stored, because your code can change unseen."""
@@ -135,12 +172,76 @@ class PretrainedNetwork:
         return identity(self._network.model)
 
 
-def _weights(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file of weights; no code in it is run."""
+def fitted(
+    content: Mapping[str, Any], model: nn.Module, key: str | None, path: Path
+) -> tuple[dict[str, Tensor], str]:
+    """Return the weights of a file under the names of a network, and what was done to get them.
+
+    Args:
+        content: content of the file.
+        model: network that the weights belong to.
+        key: name of the entry that holds the weights; None finds it if there is only one.
+        path: file, for messages.
+
+    Raises:
+        ValueError: if no entry or several hold weights.
+    """
+    done = []
+    entries = {k: v for k, v in content.items() if _is_weights(v)}
+    if key is not None or not _is_weights(content):
+        if key is None and len(entries) == 1:
+            (key,) = entries
+        if key not in entries:
+            raise ValueError(
+                f"{path} holds the entries {', '.join(map(str, content))}, of which "
+                f"{', '.join(entries) or 'none'} can be weights; expected one: name it by key=..."
+            )
+        done.append(f'weights of the entry "{key}"')
+        content = entries[key]
+    expected = model.state_dict()
+    # torch.compile puts the first into names. AveragedModel counts its updates in the second.
+    weights = {k.replace("_orig_mod.", ""): v for k, v in content.items() if k != "n_averaged"}
+    added = [part for part in ("_orig_mod.", "n_averaged") if any(part in k for k in content)]
+    done += [f'without "{part}"' for part in added]
+    names = _without_prefix([*weights], expected)
+    if names != [*weights]:
+        prefix = next(iter(weights)).removesuffix(names[0])
+        done.append(f'names without "{prefix}"')
+        weights = dict(zip(names, weights.values(), strict=True))
+    # Weights that two layers share are often stored once.
+    stored = {expected[k].data_ptr(): v for k, v in weights.items() if k in expected}
+    for name, value in expected.items():
+        if name not in weights and value.data_ptr() in stored:
+            weights[name] = stored[value.data_ptr()]
+    return weights, ", ".join(done)
+
+
+def _without_prefix(names: list[str], expected: Mapping[str, Any]) -> list[str]:
+    """Return names without the prefix that all share, if only then some of them are expected."""
+    shorter = names
+    while not any(name in expected for name in shorter):
+        firsts = {name.partition(".")[0] for name in shorter}
+        shorter = [name.partition(".")[2] for name in shorter]
+        if len(firsts) != 1 or not all(shorter):
+            return names
+    return shorter
+
+
+def _is_weights(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and len(value) > 0
+        and all(isinstance(x, Tensor) for x in value.values())
+    )
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """Return the content of a file of weights; no code in it is run."""
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
+        found = torch.load(path, map_location="cpu", weights_only=True)
+        return found if isinstance(found, Mapping) else {type(found).__name__: found}
     except Exception as error:  # torch raises almost anything
         cause = " ".join(str(error).split())[:200]
         raise ValueError(

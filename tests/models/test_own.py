@@ -1,5 +1,8 @@
 """Checkpoints of a reader: files and functions, records, and errors."""
 
+import copy
+import re
+
 import pandas as pd
 import pytest
 import torch
@@ -49,12 +52,89 @@ def test_records(networks):
     records = Checkpoints(sources).records
     assert records.step.tolist() == [0, 10] and records.test_loss.isna().all()
     rows = [{"step": 10, "test_loss": 0.5}, {"step": 0, "test_loss": 2.0}]
-    for given in (rows, pd.DataFrame(rows), [{"test_loss": 2.0}, {"test_loss": 0.5}]):
+    # Without a column step, rows are in the order of the checkpoints as given.
+    for given in (rows, pd.DataFrame(rows), [{"test_loss": 0.5}, {"test_loss": 2.0}]):
         assert Checkpoints(sources, records=given).records.test_loss.tolist() == [2.0, 0.5]
     with pytest.raises(ValueError, match=r'"loss" is unknown.*Did you mean "train_loss"'):
         Checkpoints(sources, records=[{"loss": 1.0}] * 2)
     with pytest.raises(ValueError, match=r"3 rows; expected one for each of the steps \[0, 10\]"):
         Checkpoints(sources, records=[{"epoch": 1.0}] * 3)
+
+
+class Tied(nn.Module):
+    """Output layer and embedding share their weights, as in most language models."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(5, 3)
+        self.head = nn.Linear(3, 5)
+        self.head.weight = self.embed.weight
+
+
+def prefixed(states, prefix):
+    return {f"{prefix}{name}": value for name, value in states.items()}
+
+
+@pytest.mark.parametrize(
+    "wrap, key, message",
+    [
+        (lambda s: prefixed(s, "_orig_mod."), None, 'without "_orig_mod."'),
+        (lambda s: prefixed(s, "module._orig_mod."), None, 'without "_orig_mod.".* "module."'),
+        (lambda s: {"model": s, "optimizer": {"state": {}, "param_groups": []}, "epoch": 3}, None,
+         'weights of the entry "model"'),
+        (lambda s: {"state_dict": prefixed(s, "net."), "pytorch-lightning_version": "2.6"}, None,
+         'entry "state_dict", names without "net."'),
+        (lambda s: {"model": {k: 0 * v for k, v in s.items()}, "ema": s}, "ema", 'entry "ema"'),
+        (lambda s: {"n_averaged": torch.tensor(3), **prefixed(s, "module.")}, None, '"module."'),
+        (lambda s: s, None, None),
+    ],
+)  # fmt: skip
+def test_files_of_trainers(networks, tmp_path, capsys, wrap, key, message):
+    torch.save(wrap(networks[0].state_dict()), tmp_path / "a.pt")
+    run = Checkpoints([tmp_path / "a.pt"] * 2, build, key=key)
+    assert same(run.load(0), networks[0]) and same(run.load(1), networks[0])
+    printed = capsys.readouterr().out
+    assert re.search(f"a.pt: .*{message}", printed) if message else not printed
+    assert printed.count("a.pt") == (message is not None)
+
+
+def test_weights_that_two_layers_share_are_stored_once(tmp_path):
+    tied = Tied()
+    state = tied.state_dict()
+    state.pop("head.weight")
+    save_file(state, tmp_path / "a.safetensors")
+    loaded = Checkpoints([tmp_path / "a.safetensors"], Tied).load()
+    assert same(loaded, tied) and loaded.head.weight is loaded.embed.weight
+
+
+def test_unclear_files_of_trainers(networks, tmp_path):
+    state = networks[0].state_dict()
+    torch.save({"model": state, "ema": state}, tmp_path / "two.pt")
+    torch.save({"epoch": 3}, tmp_path / "none.pt")
+    for file, key, message in [
+        ("two.pt", None, "entries model, ema, of which model, ema can be weights.*by key="),
+        ("two.pt", "emma", "of which model, ema can be"),
+        ("none.pt", None, "entries epoch, of which none can be weights"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Checkpoints([tmp_path / file], build, key=key).load()
+
+
+def test_an_adapter_inside_the_base_network_is_refused(networks):
+    class Adapted(nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base = base
+
+    base = networks[0]
+    adapted = Adapted(base)
+    before, after = Checkpoints([lambda: base]), Checkpoints([lambda: adapted])
+    assert before.load() is base and Checkpoints([lambda: base]).load() is base
+    for run in (after, Checkpoints([lambda: base, lambda: base]), Checkpoints([lambda: adapted])):
+        with pytest.raises(ValueError, match=r"share one object.*copy\.deepcopy"):
+            [run.load(step) for step in run.steps]
+    fresh = Adapted(copy.deepcopy(base))
+    assert Checkpoints([lambda: fresh]).load() is fresh
 
 
 def test_refusals(networks, tmp_path):
