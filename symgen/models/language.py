@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,19 +38,28 @@ TUNING_RATE = 3e-3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LanguageModel:
-    """A causal language model with its tokenizer.
+    """A causal language model with its tokenizer: loaded, trained here, or your own.
 
     Attributes:
         name: shown to people.
-        model, tokenizer: the model in eval mode, and its own tokenizer.
-        key: its identity, for `storage.cached`; the dtype of the weights is part of it.
+        model, tokenizer: the model in eval mode, such as a `PeftModel`, and its own tokenizer.
+        key: its identity, for `storage.cached`; the dtype of the weights is part of it. Without
+            one, results are not stored.
         run: its training, if it was trained here.
+
+    Example:
+        >>> from symgen.data.texts import train_tokenizer
+        >>> from symgen.masking.prompts import Prompt
+        >>> tokenizer = train_tokenizer(["the old sailor will take the rope"])
+        >>> mine = LanguageModel("mine", tiny_llama(len(tokenizer)), tokenizer)
+        >>> mine.outputs([Prompt.of("the old sailor will take the", " rope", n=2)]).shape
+        torch.Size([1, 4])
     """
 
     name: str
     model: nn.Module
     tokenizer: Any
-    key: dict[str, Any]
+    key: dict[str, Any] | None = None
     run: TrainingRun | None = None
 
     @classmethod
@@ -145,7 +155,8 @@ def load_causal_lm(
 
     Args:
         name_or_path: name in `CAUSAL_LMS`, hub id, id under `SYMGEN_DATA`, or path of a folder in
-            from_pretrained format.
+            from_pretrained format. Of a folder with an adapter, the base model is loaded, too, and
+            the adapter is merged into it.
         dtype: such as "bfloat16"; None keeps that of the stored weights.
         device_map: "auto" spreads a model over several GPUs, host memory and disk; None uses one
             device.
@@ -159,12 +170,35 @@ def load_causal_lm(
     if not HUB_ID.fullmatch(name) and "/" not in name and local_folder(name) is None:
         choices = ["tiny-llama", *CAUSAL_LMS, "<owner>/<name> on the hub", "a folder"]
         raise unknown("language model", name, choices)
+    base = base_of(name)
     model = from_pretrained(
-        "AutoModelForCausalLM", name, dtype="auto" if dtype is None else as_dtype(dtype),
+        "AutoModelForCausalLM", base or name, dtype="auto" if dtype is None else as_dtype(dtype),
         device_map=device_map,
     )  # fmt: skip
-    tokenizer = from_pretrained("AutoTokenizer", name)
+    has_tokenizer = True
+    if base:
+        from peft import PeftModel  # pip install 'symgen[lora]'
+
+        folder = local_folder(name)
+        model = PeftModel.from_pretrained(model, folder).merge_and_unload()
+        has_tokenizer = (folder / "tokenizer_config.json").is_file()
+    tokenizer = from_pretrained("AutoTokenizer", name if has_tokenizer else base)
     return on_device(model, device()) if device_map is None else model.eval(), tokenizer
+
+
+def base_of(name: str) -> str | None:
+    """Return the name of the base model of a folder with an adapter; None for other models."""
+    folder = local_folder(name)
+    file = None if folder is None else folder / "adapter_config.json"
+    if file is None or not file.is_file():
+        return None
+    base = json.loads(file.read_text()).get("base_model_name_or_path")
+    if not base:
+        raise ValueError(
+            f"{file} names no base model; set base_model_name_or_path in it to the id or folder of "
+            "the model that was tuned"
+        )
+    return base
 
 
 def tiny_llama(vocabulary: int, width: int = 64, layers: int = 2, seed: int = 0) -> nn.Module:

@@ -1,7 +1,9 @@
 """Language models: loaded, trained, fine-tuned and resumed; masked outputs of prompts."""
 
+import copy
 import json
 
+import peft
 import pytest
 import torch
 
@@ -145,6 +147,33 @@ def test_models_from_folders(folder, monkeypatch):
     assert open_language_model("./me/llama").key != found.key
     model, tokenizer = load_causal_lm("./me/llama")
     assert tune(model, tokenizer).load().state_dict().popitem()[1].dtype == torch.bfloat16
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_adapters_before_and_after(folder, tokenizer):
+    base, _ = load_causal_lm("me/llama", dtype="float32")
+    before = LanguageModel("before", base, tokenizer).outputs(PROMPTS)
+    settings = peft.LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
+    tuned = peft.get_peft_model(copy.deepcopy(base), settings)
+    for name, weights in tuned.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weights, std=0.3)
+    # A model in memory, with its adapter beside the weights.
+    after = LanguageModel("after", tuned.eval(), tokenizer).outputs(PROMPTS)
+    assert (after - before).abs().max() > 0.01
+    assert torch.equal(LanguageModel("before", base, tokenizer).outputs(PROMPTS), before)
+    # A folder with the adapter alone: its base model and tokenizer come from elsewhere.
+    adapter = folder.parent / "adapter"
+    tuned.save_pretrained(adapter)
+    file = adapter / "adapter_config.json"
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps(config | {"base_model_name_or_path": "me/llama"}))
+    found = open_language_model("me/adapter", dtype="float32")
+    assert type(found.model) is type(base)
+    torch.testing.assert_close(found.outputs(PROMPTS), after, atol=1e-4, rtol=0)
+    file.write_text(json.dumps(config | {"base_model_name_or_path": None}))
+    with pytest.raises(ValueError, match="names no base model; set base_model_name_or_path"):
+        open_language_model("me/adapter")
 
 
 def test_a_model_with_layers_on_the_disk_gives_the_same(folder):
