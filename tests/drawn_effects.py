@@ -1,7 +1,5 @@
 """Random interactions whose truth is known, for tests of measures and of rules."""
 
-import dataclasses
-
 import torch
 
 from symgen.interactions import Interactions
@@ -15,10 +13,7 @@ def interactions(effects, full=5.0):
     """Interactions with given effects (sample, 2, 2**n), and with a total effect."""
     zero = torch.zeros(len(effects), dtype=torch.float64)
     size = effects.abs().sum((-2, -1))
-    numbers = (zero, size, zero, zero + full)
-    if dataclasses.fields(Interactions)[0].name == "effects":
-        return Interactions(effects, *numbers)
-    return Interactions(effects[:, 0], effects[:, 1], *numbers)
+    return Interactions(effects, zero, size, zero, zero + full)
 
 
 def drawn_effects(generator, samples, n=6, rates=RATES):

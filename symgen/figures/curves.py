@@ -7,17 +7,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import SymmetricalLogLocator
 
 from symgen.figures import style
-
-# A sketch of the three phases as the paper describes them: words and color, places, and values.
-PHASES = {
-    "phase 1\nH rises,\nN falls": "generalizable",
-    "phase 2\nH falls,\nN rises": "or",
-    "phase 3\nH falls,\ngap grows": "non-generalizable",
-}
-EDGES = (0, 0.3, 0.65, 1)
-SKETCH = {"H": (0.4, 1, 0.7, 0.5), "N": (0.9, 0.4, 0.7, 1)}
 
 
 def plot_curves(
@@ -30,6 +22,9 @@ def plot_curves(
     log: bool | None = None,
 ) -> Figure:
     """Draw quantities as lines, one panel each: the mean over units with a 95 % t interval.
+
+    With groups, a color is a group and a line style is a quantity. The chance level is a dashed
+    line in the color of its H.
 
     Args:
         table: either one column per quantity, or the tidy table of `measure`, with the columns
@@ -45,74 +40,95 @@ def plot_curves(
     Raises:
         ValueError: for quantities that the table lacks.
     """
-    sets = [(names,) if isinstance(names, str) else tuple(names) for names in y]
+    sets = [(names,) if isinstance(names, str) else names for names in y]
     wanted = [name for names in sets for name in names]
     if "quantity" not in table:
-        table = table.melt([c for c in (x, group, unit) if c in table], wanted, "quantity", "value")
-    elif missing := set(wanted) - set(table["quantity"]):
+        kept = [column for column in (x, group, unit) if column in table]
+        table = table.melt(kept, wanted, "quantity", "value")
+    quantities = dict(style.parts_of(table, "quantity"))
+    missing = set(wanted) - set(quantities)
+    if missing:
         raise ValueError(f"the table has no quantity {', '.join(sorted(missing))}")
-    table = table[table["quantity"].isin(wanted)]
+    drawn = pd.concat([quantities[name] for name in wanted])
+    groups = [name for name, _ in style.parts_of(drawn, group)]
     titles = [", ".join(map(style.label_of, names)) for names in sets]
-    figure, axes = style.panels(titles, sharex=True)
+    height = 2.6 if len(sets) > 1 else 3.6
+    figure, axes = style.panels(titles, height=height, sharex=True)
     for ax, names in zip(axes, sets, strict=True):
-        for i, name in enumerate(names):
-            for k, (one, rows) in enumerate(
-                style.parts_of(table[table["quantity"] == name], group)
-            ):
-                look = {"marker": style.MARKERS[(i + k) % 8], "ls": style.LINES[(i + k) % 4]}
-                if one is None:
-                    look |= {"color": style.color_of(name, i)}
-                    look |= {"label": style.label_of(name)} if len(names) > 1 else {}
-                else:
-                    # A further quantity of the same group is a thin dotted line of its color.
-                    look |= {"ls": ":", "marker": "", "lw": 1.2} if i else {}
-                    label = style.no_math(one) + (f", {style.label_of(name)}" if i else "")
-                    look |= {"color": style.color_of(one, k), "label": label}
-                line = style.mean_intervals(rows, [x], "value").sort_values(x)
-                ax.plot(line[x], line["mean"], **look)
-                band = {"color": look["color"], "alpha": 0.18, "lw": 0}
-                ax.fill_between(line[x], line["low"], line["high"], **band)
-        # Room for the names of the phases above the lines.
-        ax.margins(y=0.15)
-        for name in ("t1", "t2"):
-            if (place := getattr(phases, name, None)) is not None:
-                ax.axvline(place, color="black", lw=1.2, ls=(0, (4, 2)))
-                above = {"xycoords": ax.get_xaxis_transform(), "textcoords": "offset points"}
-                ax.annotate(f"$t_{name[1]}$", (place, 1), (4, -4), va="top", **above)
-    _scale(axes, table[x], log if log is not None else x in ("step", "epoch"))
+        parts = [quantities[name] for name in names]
+        _draw_panel(ax, names, parts, x, group, groups)
+        style.note_if_empty(ax, pd.concat(parts)["value"].to_numpy())
+        _mark_phases(ax, phases)
+    _scale(axes[0], drawn[x].to_numpy(), log if log is not None else x in ("step", "epoch"))
     axes[-1].set_xlabel(style.label_of(x))
     style.legend_below(figure)
     return figure
 
 
-def plot_phases(ax: Axes | None = None) -> Axes:
-    """Draw a sketch of H and N over training in the three phases, as the paper describes them."""
-    ax = style.axes_or_new(ax)
-    ax.plot(EDGES, SKETCH["H"], color=style.COLORS["generalizable"], lw=2.2, label="H")
-    ax.plot(EDGES, SKETCH["N"], color=style.COLORS["network"], lw=2.2, ls="--", label="N")
-    for (text, meaning), start, end in zip(PHASES.items(), EDGES, EDGES[1:], strict=False):
-        ax.axvspan(start, end, color=style.COLORS[meaning], alpha=0.15, lw=0)
-        ax.text((start + end) / 2, 1.38, text, ha="center", va="top", size=10)
-    ax.set(xlabel="training", xticks=[], xlim=(0, 1))
-    ax.set(ylabel="share of the largest", ylim=(0, 1.4), yticks=[0, 0.5, 1])
-    ax.legend(loc="lower right", ncols=2)
-    return ax
+def _draw_panel(
+    ax: Axes,
+    names: Sequence[str],
+    parts: Sequence[pd.DataFrame],
+    x: str,
+    group: str | None,
+    groups: list[Any],
+) -> None:
+    """Draw the quantities of one panel; parts are their rows."""
+    for i, (name, rows) in enumerate(zip(names, parts, strict=True)):
+        line = style.LINES[i % 4]
+        label = style.label_of(name) if len(names) > 1 else None
+        if group is None:
+            # The chance level has the color of its H.
+            k = i - 1 if name == "chance" and i > 0 else i
+            _draw_line(ax, rows, x, names[k], k, line, label)
+            continue
+        for one, part in style.parts_of(rows, group):
+            words = style.label_of(one) if i == 0 else None
+            _draw_line(ax, part, x, one, groups.index(one), line, words)
+        if i > 0:
+            ax.plot([], [], color="#555555", ls=line, label=label)
 
 
-def _scale(axes: Sequence[Axes], x: pd.Series, log: bool) -> None:
+def _draw_line(
+    ax: Axes,
+    rows: pd.DataFrame,
+    x: str,
+    name: object,
+    k: int,
+    line: str,
+    label: str | None,
+) -> None:
+    """Draw means with a band, in the color of a quantity or group; solid lines have markers."""
+    means = style.mean_intervals(rows, [x], "value").sort_values(x)
+    color = style.color_of(name, k)
+    marker = style.marker_of(name, k) if line == "-" else ""
+    ax.plot(means[x], means["mean"], color=color, ls=line, marker=marker, label=label)
+    ax.fill_between(means[x], means["low"], means["high"], color=color, alpha=0.16, lw=0)
+
+
+def _mark_phases(ax: Axes, phases: Any) -> None:
+    # Room for the names of the phases above the lines.
+    ax.margins(y=0.15)
+    for name in ("t1", "t2"):
+        place = getattr(phases, name, None)
+        if place is not None:
+            ax.axvline(place, color="black", lw=1.2, ls=(0, (4, 2)))
+            where = ax.get_xaxis_transform()
+            ax.text(place, 1, f" $t_{name[1]}$", va="top", transform=where)
+
+
+def _scale(ax: Axes, x: np.ndarray, log: bool) -> None:
     """Make the horizontal axis logarithmic, with a place for 0 left of the other values."""
-    least, most = x[x > 0].min() if log else None, x.max()
-    if not log or not least < most:
-        # A few settings get a tick each.
-        if pd.api.types.is_numeric_dtype(x) and x.nunique() <= 8:
-            axes[0].set_xticks(sorted(x.unique()))
+    if not np.issubdtype(x.dtype, np.number):
         return
-    ticks = 10.0 ** np.arange(np.ceil(np.log10(least)), np.floor(np.log10(most)) + 1)
-    ticks = ticks if len(ticks) > 1 else np.unique([least, most])
-    zero = bool((x == 0).any())
-    ticks = np.append([0.0] * zero, ticks)
-    for ax in axes:
+    places = np.unique(x)
+    positive = places[places > 0]
+    if log and len(positive) > 1:
+        least = positive[0]
         ax.set_xscale("symlog", linthresh=least, linscale=0.5)
-        ax.set_xticks(ticks, [f"{t:,g}" for t in ticks])
-        ax.set_xlim((-0.3 if zero else 0.8) * least, 1.2 * most)
+        ax.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=least, subs=[1, 3]))
+        ax.set_xlim(-0.3 * least if places[0] == 0 else 0.8 * least, 1.2 * places[-1])
         ax.minorticks_off()
+    if len(places) <= 8:  # a few settings get a tick each
+        ax.set_xticks(places)
+    ax.xaxis.set_major_formatter("{x:,g}")

@@ -15,6 +15,8 @@ from jaxtyping import Float, Int
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import ConnectionPatch, Rectangle
+from matplotlib.path import Path
+from PIL import Image
 from torch import Tensor
 
 from symgen.figures import style
@@ -43,17 +45,19 @@ def one_sample(inter: Interactions) -> Interactions:
 
 def names_of(inter: Interactions, names: Sequence[str] | None) -> list[str]:
     """Return the given names, or else those of the interactions, or else numbers."""
-    names = one_sample(inter).names if names is None else names
-    return list(map(str, range(inter.n) if names is None else names))
+    own = one_sample(inter).names
+    if names is None and own is None:
+        return [str(i) for i in range(inter.n)]
+    return [str(name) for name in (own if names is None else names)]
 
 
 def strongest(inter: Interactions, names: Sequence[str] | None, top: int) -> pd.DataFrame:
     """Return the strongest effects with a column label, such as "eye ∧ ear"."""
-    table, names = one_sample(inter).to_frame(names).head(top), names_of(inter, names)
-    labels = [
-        SIGNS[kind].join(names[i] for i in inter.members(index))
-        for kind, index in zip(table["type"], table["index"], strict=True)
-    ]
+    table = one_sample(inter).to_frame(names).head(top)
+    words = names_of(inter, names)
+    labels = []
+    for kind, index in zip(table["type"], table["index"], strict=True):
+        labels.append(SIGNS[kind].join(words[i] for i in inter.members(index)))
     return table.assign(label=labels)
 
 
@@ -73,16 +77,18 @@ def plot_variables(
     """
     ax = style.axes_or_new(ax, 3.4, 3.4)
     ax.imshow(image, interpolation="nearest", cmap="gray", vmin=0, vmax=255)
+    tag = {"boxstyle": "round,pad=0.15", "fc": "white", "alpha": 0.85, "lw": 0}
+    text = {"ha": "center", "va": "center", "size": 10, "weight": "bold", "bbox": tag}
     for i, (left, top, right, bottom) in enumerate(boxes.tolist()):
-        box = (left - 0.5, top - 0.5), right - left, bottom - top
+        corner = (left - 0.5, top - 0.5)
+        size = (right - left, bottom - top)
         if members is not None and i not in members:
-            ax.add_patch(Rectangle(*box, fc="#8A8A8A", ec="white", lw=0.8))
+            ax.add_patch(Rectangle(corner, *size, fc="#8A8A8A", ec="white", lw=0.8))
             continue
-        for color, line in (("white", "-"), ("black", ":")):
-            ax.add_patch(Rectangle(*box, fill=False, lw=2, ec=color, ls=line))
-        tag = {"boxstyle": "round,pad=0.15", "fc": "white", "alpha": 0.85, "lw": 0}
-        look = {"ha": "center", "va": "center", "size": 10, "weight": "bold", "bbox": tag}
-        ax.text((left + right - 1) / 2, (top + bottom - 1) / 2, str(i), **look)
+        # Black on white can be seen on every image.
+        ax.add_patch(Rectangle(corner, *size, fill=False, lw=2, ec="white"))
+        ax.add_patch(Rectangle(corner, *size, fill=False, lw=2, ec="black", ls=":"))
+        ax.text((left + right - 1) / 2, (top + bottom - 1) / 2, str(i), **text)
     ax.set_axis_off()
     return ax
 
@@ -102,22 +108,23 @@ def plot_masking(
         v: outputs on all masked states of this image.
     """
     figure = plt.figure(figsize=(6.4, 4.2), layout="constrained")
-    figure.get_layout_engine().set(hspace=0.12)
-    top, bottom = figure.subfigures(2, 1, height_ratios=[1, 1.15])
-    copies, ax = top.subplots(1, len(states), squeeze=False)[0], bottom.subplots()
-    values = v.cpu().numpy()
+    grid = figure.add_gridspec(2, len(states), height_ratios=[1, 1.15])
+    copies = [figure.add_subplot(grid[0, column]) for column in range(len(states))]
+    ax = figure.add_subplot(grid[1, :])
+    color = style.COLORS["positive"]
+    values = v.tolist()
     ax.plot(values, color=style.COLORS["other"], lw=1)
+    names = {0: "S = ∅", len(values) - 1: "S = N"}
     for copy, state in zip(copies, states, strict=True):
-        present = [k for k in range(len(boxes)) if state >> k & 1]
-        plot_variables(image, boxes, present, copy)
+        plot_variables(image, boxes, [k for k in range(len(boxes)) if state >> k & 1], copy)
         plt.setp(copy.texts, visible=False)
         plt.setp(copy.patches, linewidth=1)
-        name = {0: "S = ∅", len(values) - 1: "S = N"}.get(state, f"S = {state}")
-        copy.set_title(f"{name}\nv = {values[state]:.2f}", size=10.5)
-        ax.plot(state, values[state], "o", color=style.COLORS["positive"], ms=7, zorder=3)
-        ends = {"coordsA": copy.transAxes, "coordsB": ax.transData}
-        ends |= {"color": style.COLORS["positive"], "ls": (0, (4, 2)), "in_layout": False}
-        figure.add_artist(ConnectionPatch((0.5, -0.03), (state, values[state]), **ends))
+        copy.set_title(f"{names.get(state, f'S = {state}')}\nv = {values[state]:.2f}", size=10.5)
+        place = (state, values[state])
+        ax.plot(*place, "o", color=color, ms=7, zorder=3)
+        line = ConnectionPatch((0.5, -0.03), place, copy.transAxes, ax.transData, color=color)
+        line.set(linestyle=(0, (4, 2)), in_layout=False)
+        figure.add_artist(line)
     ax.set(xlabel=f"masked state S, from 0 to {len(values) - 1:,}", ylabel="output v")
     ax.margins(x=0.02)
     return figure
@@ -156,15 +163,20 @@ def plot_interactions(
         ax: where to draw.
     """
     table = strongest(inter, names, top)
+    table["place"] = range(len(table))
     ax = style.axes_or_new(ax, 1.1 + 0.3 * max(len(table), 3))
-    place = np.arange(len(table))
-    for kind in ("and", "or"):
-        rows = (table["type"] == kind).to_numpy()
-        if not rows.any():  # its color in the legend would be wrong
-            continue
-        look = {"color": style.COLORS[kind], "hatch": style.HATCHES.get(kind), "edgecolor": "white"}
-        ax.barh(place[rows], table["effect"][rows], label=kind.upper(), **look)
-    ax.set_yticks(place, map(style.no_math, table["label"]))
+    for kind, rows in style.parts_of(table, "type"):
+        ax.barh(
+            rows["place"],
+            rows["effect"],
+            label=kind.upper(),
+            color=style.COLORS[kind],
+            hatch=style.HATCHES.get(kind),
+            edgecolor="white",
+        )
+    if table.empty:
+        style.note(ax, "no interactions")
+    ax.set_yticks(table["place"], [style.no_math(label) for label in table["label"]])
     ax.invert_yaxis()
     ax.axvline(0, color="black", lw=0.8)
     ax.grid(visible=False, axis="y")
@@ -182,9 +194,9 @@ def plot_graph(
 ) -> Axes:
     """Draw the strongest interactions of one sample as an AND-OR graph (Fig. 1, 7).
 
-    Variables are at the bottom, interactions in rows by order, the output on top. Width is
-    strength. Red lines raise the output; blue, dashed lines lower it. ANDs are circles with ∧, ORs
-    are hexagons with ∨.
+    Variables are at the bottom, interactions with their effects in rows by order, the output on
+    top. ANDs are rounded boxes, ORs are hexagons. Width is strength. Red lines raise the output;
+    blue, dashed lines lower it.
 
     Args:
         inter: interactions of one sample.
@@ -194,32 +206,37 @@ def plot_graph(
         ax: where to draw.
     """
     inter = one_sample(inter)
-    table = strongest(inter, names, top).rename(columns={"index": "state"})
+    table = strongest(inter, names, top)
     labels = names_of(inter, names)
     # At most five nodes side by side: an order with more gets several rows.
-    rows = [
-        ("" if i else f"order {order}", members.iloc[i : i + 5])
-        for order, members in table.groupby("order")
-        for i in range(0, len(members), 5)
-    ]
-    ax = style.axes_or_new(ax, 2.2 + 0.75 * len(rows), 7.2)
-    feet, roof = 10 * (np.arange(inter.n) + 0.5) / inter.n, len(rows) + 1
-    largest = table["effect"].abs().max()
-    for level, (_, members) in enumerate(rows, 1):
+    rows = []
+    for order, nodes in table.groupby("order"):
+        for start in range(0, len(nodes), 5):
+            title = f"order {order}" if start == 0 else ""
+            rows.append((title, nodes.iloc[start : start + 5]))
+    ax = style.axes_or_new(ax, 2.2 + 0.75 * max(len(rows), 1), 7.2)
+    feet = 10 * (np.arange(inter.n) + 0.5) / inter.n
+    roof = len(rows) + 1
+    for level, (_, nodes) in enumerate(rows, 1):
+        below = [feet[list(inter.members(index))] for index in nodes["index"]]
         # A node is above the middle of its variables, as far as its neighbors leave room.
-        wish = [feet[list(inter.members(t))].mean() for t in members["state"]]
-        wish = np.array(wish) + 0.35 * (-1) ** level
-        for node, x in zip(members.itertuples(), _apart(wish, 0.5, 9.3, 1.5), strict=True):
-            width = 0.6 + 4 * abs(node.effect) / largest
-            _draw_node(ax, node, (x, level), feet[list(inter.members(node.state))], roof, width)
+        middles = np.array([places.mean() for places in below])
+        places = _apart(middles + 0.35 * (-1) ** level, 0.6, 9.4, 1.5)
+        widths = 0.6 + 4 * nodes["effect"].abs() / table["effect"].abs().max()
+        each = zip(nodes["type"], nodes["effect"], widths, places, below, strict=True)
+        for kind, effect, width, x, members in each:
+            _draw_edges(ax, effect, width, (x, level), members, roof)
+            _draw_node(ax, kind, effect, (x, level))
+    if table.empty:
+        style.note(ax, "no interactions")
     box = {"boxstyle": "round,pad=0.3", "fc": "#EEEEEE", "ec": "#888888"}
-    tilted = len("".join(labels)) + 2 * inter.n > 56
-    turn = {"ha": "right", "rotation": 35} if tilted else {"ha": "center"}
-    turn |= {"va": "top", "rotation_mode": "anchor", "size": 10.5}
+    look = {"va": "top", "ha": "center", "rotation_mode": "anchor", "size": 10.5, "bbox": box}
+    if len("".join(labels)) + 2 * inter.n > 56:
+        look |= {"ha": "right", "rotation": 35}
     for x, label in zip(feet, labels, strict=True):
-        ax.text(x, 0, style.no_math(label), bbox=box, zorder=4, **turn)
+        ax.text(x, 0, style.no_math(label), zorder=4, **look)
     ax.text(5, roof, style.no_math(target), bbox=box, zorder=4, ha="center", va="center", size=11)
-    ax.set_yticks(range(1, len(rows) + 1), [label for label, _ in rows])
+    ax.set_yticks(range(1, roof), [title for title, _ in rows])
     ax.set(xlim=(-0.2, 10.2), ylim=(-0.5, roof + 0.3), xticks=[])
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
@@ -236,55 +253,44 @@ def _apart(wish: np.ndarray, low: float, high: float, gap: float) -> np.ndarray:
     return places
 
 
-def _draw_node(
-    ax: Axes, node: Any, place: tuple[float, float], feet: np.ndarray, roof: float, width: float
+def _draw_edges(
+    ax: Axes, effect: float, width: float, node: tuple[float, float], feet: np.ndarray, roof: float
 ) -> None:
-    look = {"color": style.COLORS["positive" if node.effect > 0 else "negative"], "zorder": 1}
-    look["ls"] = "-" if node.effect > 0 else (0, (4, 2))
-    x, y = place
+    """Draw the lines from a node to its variables and to the output."""
+    look: dict[str, Any] = {"color": style.COLORS["positive"], "zorder": 1}
+    if effect < 0:
+        look = {"color": style.COLORS["negative"], "zorder": 1, "ls": (0, (4, 2))}
+    x, y = node
     for foot in feet:
         ax.plot([foot, x], [0.1, y], lw=max(0.35 * width, 0.8), alpha=0.5, **look)
     ax.plot([x, 5], [y, roof - 0.12], lw=width, alpha=0.75, **look)
-    ring = {"mfc": "white", "mec": style.COLORS[node.type], "mew": 2.5, "ms": 20, "zorder": 3}
-    ax.plot(x, y, "o" if node.type == "and" else "h", **ring)
-    ax.text(x, y, SIGNS[node.type].strip(), ha="center", va="center", size=10, zorder=4)
-    box = {"boxstyle": "square,pad=0.1", "fc": "white", "alpha": 0.9, "lw": 0}
-    effect = f"{node.effect:+.2f}".replace("-", "−")
-    ax.text(x + 0.33, y, effect, va="center", size=9.5, zorder=3.5, bbox=box)
 
 
-def plot_baselines(baselines: int = 2, ax: Axes | None = None) -> Axes:
-    """Draw how H is measured: disjoint training samples, several networks, shared interactions.
+def _draw_node(ax: Axes, kind: str, effect: float, node: tuple[float, float]) -> None:
+    """Draw a node that holds its effect, so that no line crosses the number."""
+    shape = "round,pad=0.4,rounding_size=1" if kind == "and" else _hexagon
+    box = {"boxstyle": shape, "fc": "white", "ec": style.COLORS[kind], "lw": 2.2}
+    words = f"{SIGNS[kind].strip()} {effect:+.2f}".replace("-", "−")
+    ax.text(*node, words, ha="center", va="center", size=10, zorder=3, bbox=box)
 
-    Args:
-        baselines: number of baseline networks.
-        ax: where to draw.
-    """
-    ax = style.axes_or_new(ax, 3.6)
-    plural = "s" if baselines > 1 else ""
-    look = {"ha": "center", "va": "center", "size": 10.5}
-    rows = [
-        (0.78, 0.6, "A", "target\nnetwork", "#D9ECF7"),
-        (0.28, 0.46, "B", f"{baselines} baseline\nnetwork{plural}", "#FBE8C8"),
+
+def _hexagon(left: float, bottom: float, width: float, height: float, size: float) -> Path:
+    """Return the frame of an OR around a text; all lengths are in points."""
+    right = left + width
+    top = bottom + height
+    middle = bottom + height / 2
+    pad = 0.35 * size
+    tip = 0.9 * size
+    corners = [
+        (left - tip, middle),
+        (left, bottom - pad),
+        (right, bottom - pad),
+        (right + tip, middle),
+        (right, top + pad),
+        (left, top + pad),
+        (left - tip, middle),
     ]
-    boxes = [(0.9, 0.53, "in both,\nsame sign:\nH", "#CDE9E0")]
-    for y, end, half, network, fill in rows:
-        boxes += [(0.1, y, f"training\nsamples {half}", "#EEEEEE"), (0.37, y, network, fill)]
-        boxes += [(0.63, y, "salient\ninteractions", fill)]
-        ax.text(0.23, y + 0.03, "train", size=9.5, ha="center")
-        for start, stop in (
-            ((0.19, y), (0.28, y)),
-            ((0.46, y), (0.53, y)),
-            ((0.74, y), (0.82, end)),
-        ):
-            ax.annotate("", stop, start, arrowprops={"arrowstyle": "-|>", "color": "#444444"})
-    for x, y, text, fill in boxes:
-        box = {"boxstyle": "round,pad=0.5", "fc": fill, "ec": "#666666"}
-        ax.text(x, y, text, bbox=box, **look)
-    ax.text(0.5, 0.53, "the same\nmasked test samples", style="italic", **look)
-    ax.set(xlim=(0, 1), ylim=(0.1, 0.95))
-    ax.set_axis_off()
-    return ax
+    return Path(corners, closed=True)
 
 
 def explorer(
@@ -322,38 +328,39 @@ def explorer(
         )
     if (image is None) != (boxes is None) or (text is None) != (spans is None):
         raise ValueError("an image needs its boxes, and a text needs its spans")
-    if names is None and text is not None:
-        names = [text[start:end] for start, end in spans]
+    data: dict[str, Any] = {}
+    if image is not None and boxes is not None:
+        height, width = image.shape[:2]
+        share = boxes / torch.tensor([width, height, width, height])
+        data["image"] = _data_uri(image)
+        data["boxes"] = (100 * share).round(decimals=2).tolist()
+    if text is not None and spans is not None:
+        data["text"] = text
+        data["spans"] = [list(span) for span in spans]
+        if names is None:
+            names = [text[start:end] for start, end in spans]
     table = strongest(inter, names, top)
     table = table[table["effect"].abs() >= 0.005]  # the others would read 0.00
     terms = zip(table["type"], table["index"], table["effect"].round(4), strict=True)
-    v, d = v.tolist(), inter.predict().tolist()
-    data = {
-        "names": names_of(inter, names),
-        "v": [round(x, 3) for x in v],
-        "d": [round(x, 3) for x in d],
-        "terms": [list(term) for term in terms],
-    }
-    if image is not None:
-        height, width = image.shape[:2]
-        share = boxes / torch.tensor([width, height, width, height])
-        data |= {"image": _data_uri(image), "boxes": (100 * share).round(decimals=2).tolist()}
-    if text is not None:
-        data |= {"text": text, "spans": [list(span) for span in spans]}
+    data["names"] = names_of(inter, names)
+    data["terms"] = [list(term) for term in terms]
+    data["v"] = [round(x, 3) for x in v.tolist()]
+    data["d"] = [round(x, 3) for x in inter.predict().tolist()]
     # A page without the script shows this sentence.
-    still = f"Network v = {v[-1]:.2f}, logical model d = {d[-1]:.2f}. This needs JavaScript."
+    still = (
+        f"Network v = {data['v'][-1]:.2f}, logical model d = {data['d'][-1]:.2f}. "
+        "This needs JavaScript."
+    )
     held = html.escape(json.dumps(data, separators=(",", ":")))
     element = f'<div class="symgen-explorer" data-explorer="{held}"><p>{still}</p></div>'
     return style.Shown(still, element + style.web_parts())
 
 
 def _data_uri(image: np.ndarray) -> str:
-    from PIL import Image
-
     picture = Image.fromarray(np.asarray(image, dtype=np.uint8))
-    small = max(picture.size) <= 64
-    picture.thumbnail((PIXELS, PIXELS))
     # PNG keeps the pixels of small images; JPEG keeps photographs small.
-    file, kind = io.BytesIO(), "png" if small else "jpeg"
+    kind = "png" if max(picture.size) <= 64 else "jpeg"
+    picture.thumbnail((PIXELS, PIXELS))
+    file = io.BytesIO()
     picture.save(file, kind)
     return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,14 +1,16 @@
-"""Order spectra: the strength of interactions by their number of variables (Eq. 6, 7)."""
+"""The strength of interactions: by their number of variables (Eq. 6, 7), or sorted."""
 
 from collections.abc import Mapping
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from symgen.figures import style
+from symgen.interactions import SALIENT_SHARE, Interactions
 
 Spectrum = Float[Tensor, "*sample 2 orders"]
 
@@ -24,24 +26,29 @@ def plot_spectrum(
         ax: where to draw.
     """
     ax = style.axes_or_new(ax)
-    orders = np.arange(1, total.shape[-1])
-    kind = "salient" if generalizable is None else "non-generalizable"
-    looks = {
-        kind: {"color": style.COLORS["other"], "hatch": style.HATCHES["non-generalizable"]},
-        "generalizable": {"color": style.COLORS["generalizable"]},
-    }
-    for (label, look), values in zip(looks.items(), (total, generalizable), strict=True):
-        if values is None:
-            continue
-        mean = values.reshape(-1, *values.shape[-2:]).mean(0).cpu().numpy()
-        for sign in (0, 1):
-            name = label if sign == 0 else None
-            ax.bar(orders, mean[sign, 1:], width=0.8, label=name, edgecolor="white", **look)
+    label = "salient" if generalizable is None else "non-generalizable"
+    color = style.COLORS["other"]
+    _draw_bars(ax, total, label, color, style.HATCHES["non-generalizable"])
+    if generalizable is not None:
+        _draw_bars(ax, generalizable, "generalizable", style.COLORS["generalizable"])
+    if not total.any():
+        style.note(ax, "no salient interaction")
+    orders = range(1, total.shape[-1])
     ax.axhline(0, color="black", lw=0.8)
     ax.set(xlabel="order (number of variables)", ylabel="strength (log odds)", xticks=orders)
     ax.grid(visible=False, axis="x")
     ax.legend()
     return ax
+
+
+def _draw_bars(
+    ax: Axes, spectrum: Spectrum, label: str, color: str, hatch: str | None = None
+) -> None:
+    positive, negative = spectrum.reshape(-1, *spectrum.shape[-2:]).mean(0).tolist()
+    orders = range(1, len(positive))
+    look = {"width": 0.8, "color": color, "hatch": hatch, "edgecolor": "white"}
+    ax.bar(orders, positive[1:], label=label, **look)
+    ax.bar(orders, negative[1:], **look)
 
 
 def plot_spectra(
@@ -54,10 +61,38 @@ def plot_spectra(
         columns: panels per row.
     """
     figure, axes = style.panels(spectra, columns, sharey=True)
-    for i, (ax, (total, generalizable)) in enumerate(zip(axes, spectra.values(), strict=True)):
-        plot_spectrum(total, generalizable, ax)
-        ax.get_legend().remove()
-        ax.set_ylabel("" if i % columns else "strength (log odds)")
-        ax.set_xlabel("order" if i + columns >= len(axes) else "")
+    for i, (ax, parts) in enumerate(zip(axes, spectra.values(), strict=True)):
+        plot_spectrum(*parts, ax)
+        ax.legend().remove()
+        if i % columns:
+            ax.set_ylabel("")
+        if i + columns < len(axes):
+            ax.set_xlabel("")
     style.legend_below(figure)
     return figure
+
+
+def plot_sorted(models: Mapping[str, Interactions], ax: Axes | None = None) -> Axes:
+    """Draw the strengths of interactions, largest first, as shares of the largest.
+
+    Args:
+        models: label to the interactions of one or several samples. Lines are medians over the
+            samples; bands hold the middle 80 %.
+        ax: where to draw.
+    """
+    ax = style.axes_or_new(ax)
+    for i, (label, inter) in enumerate(models.items()):
+        size = inter.effects.abs().flatten(-2).sort(-1, descending=True).values
+        # A sample without interactions stays at 0.
+        share = torch.nan_to_num(size / size[..., :1]).reshape(-1, size.shape[-1]).cpu()
+        low, middle, high = np.percentile(share, [10, 50, 90], axis=0)
+        rank = range(1, len(middle) + 1)
+        color = style.color_of(label, i)
+        ax.plot(rank, middle, style.LINES[i % 4], color=color, label=style.no_math(label), lw=2)
+        ax.fill_between(rank, low, high, color=color, alpha=0.18, lw=0)
+    threshold = {"color": style.COLORS["chance"], "lw": 1, "ls": (0, (1, 2))}
+    ax.axhline(SALIENT_SHARE, label="saliency threshold", **threshold)
+    ax.set(xscale="log", xlabel="rank of the interaction", ylabel="strength / largest", ylim=(0, 1))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.legend()
+    return ax

@@ -13,7 +13,8 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy import stats
+
+from symgen.method.statistics import interval
 
 # A color has one meaning in the whole book. Colors come from the palettes of Okabe and Ito and of
 # ColorBrewer, which are safe for color-blind readers. For grey print, hatches, line styles and
@@ -25,6 +26,8 @@ COLORS = {
     "non-generalizable": "#D55E00",
     "chance": "#666666",
     "untrained": "#7F5AA8",
+    "low": "#44AA99",
+    "high": "#882255",
     "train": "#56B4E9",
     "test": "#CC79A7",
     "network": "#222222",
@@ -33,14 +36,29 @@ COLORS = {
     "negative": "#2166AC",
     "other": "#B0B0B0",
 }
-# Colors of groups that have no fixed color, such as networks (Tol, muted).
+# A marker keeps its meaning, too.
+SHAPES = {
+    "network": "o",
+    "generalizable": "o",
+    "non-generalizable": "X",
+    "chance": "s",
+    "untrained": "D",
+    "low": "^",
+    "high": "v",
+    "train": "<",
+    "test": ">",
+}
+# Colors and markers of groups that have no fixed ones, such as networks (Tol, muted).
 GROUPS = ["#332288", "#CC6677", "#117733", "#88CCEE", "#882255", "#44AA99", "#999933", "#AA4499"]
-# Words and color of the quantities that `measure` knows by a short name.
+MARKERS = "osD^v<>P"
+LINES = ("-", "--", "-.", ":")
+HATCHES = {"or": "///", "non-generalizable": "///"}
+# Words and meaning of the quantities that `measure` knows by a short name.
 QUANTITIES = {
     "H": ("generalization power H", "generalizable"),
-    "H_low": ("H, orders 1 and 2", "and"),
-    "H_high": ("H, orders 6 to 10", "or"),
-    "H_rest": ("H, orders from 3 on", "or"),
+    "H_low": ("H, orders 1 and 2", "low"),
+    "H_high": ("H, orders 6 to 10", "high"),
+    "H_rest": ("H, orders from 3 on", "high"),
     "excess": ("H above chance", "generalizable"),
     "chance": ("chance level", "chance"),
     "N": ("number of interactions N", "network"),
@@ -56,8 +74,6 @@ QUANTITIES = {
 }
 # Style and script of what readers can play with; the site loads them once per page.
 WEB = Path(__file__).parent / "web"
-MARKERS, LINES = "osD^v<>P", ("-", "--", "-.", ":")
-HATCHES = {"or": "///", "non-generalizable": "///"}
 
 
 def set_style() -> None:
@@ -92,12 +108,22 @@ def no_math(text: object) -> str:
     """
     visible = "".join(c for c in str(text) if c.isprintable() or c == "\n")
     # A legend leaves out labels that begin with an underscore.
-    return (f" {visible}" if visible.startswith("_") else visible).replace("$", r"\$")
+    if visible.startswith("_"):
+        visible = f" {visible}"
+    return visible.replace("$", r"\$")
 
 
 def label_of(name: object) -> str:
     """Return the words for a quantity, or else the name itself, drawn literally."""
-    return QUANTITIES[name][0] if name in QUANTITIES else no_math(name)
+    if isinstance(name, str) and name in QUANTITIES:
+        return QUANTITIES[name][0]
+    return no_math(name)
+
+
+def _meaning_of(name: object) -> str:
+    if isinstance(name, str) and name in QUANTITIES:
+        return QUANTITIES[name][1]
+    return "network" if name is None else str(name).removesuffix(" level")
 
 
 def color_of(name: object, i: int = 0) -> str:
@@ -105,15 +131,19 @@ def color_of(name: object, i: int = 0) -> str:
 
     Without a name (None) it is the color of a network.
     """
-    if name is None:
-        return COLORS["network"]
-    meaning = QUANTITIES[name][1] if name in QUANTITIES else str(name).removesuffix(" level")
-    return COLORS.get(meaning, GROUPS[i % 8])
+    return COLORS.get(_meaning_of(name), GROUPS[i % 8])
+
+
+def marker_of(name: object, i: int = 0) -> str:
+    """Return the marker with the meaning of this name, or else the i-th of `MARKERS`."""
+    return SHAPES.get(_meaning_of(name), MARKERS[i % 8])
 
 
 def axes_or_new(ax: Axes | None, height: float = 3.6, width: float = 6.4) -> Axes:
     """Return the given Axes, or those of a new figure."""
-    return plt.subplots(figsize=(width, height), layout="constrained")[1] if ax is None else ax
+    if ax is not None:
+        return ax
+    return plt.subplots(figsize=(width, height), layout="constrained")[1]
 
 
 def panels(
@@ -130,13 +160,22 @@ def panels(
     titles = list(titles)
     columns = max(1, min(columns, len(titles)))
     rows = -(-len(titles) // columns)
-    shape |= {"figsize": (max(6.4, 2.6 * columns), height * rows), "layout": "constrained"}
-    figure, axes = plt.subplots(rows, columns, squeeze=False, **shape)
-    for ax in axes.flat[len(titles) :]:
+    size = (max(6.4, 2.6 * columns), height * rows)
+    figure, grid = plt.subplots(
+        rows, columns, squeeze=False, figsize=size, layout="constrained", **shape
+    )
+    axes = list(grid.flat)
+    for ax in axes[len(titles) :]:
         ax.set_axis_off()
-    for ax, title in zip(axes.flat, titles, strict=False):
+    for ax, title in zip(axes, titles, strict=False):
         ax.set_title(no_math(title))
-    return figure, list(axes.flat[: len(titles)])
+    return figure, axes[: len(titles)]
+
+
+def _columns(labels: Iterable[str]) -> int:
+    """Return the number of columns of a legend: fewer if a label is long."""
+    lengths = [len(label) for label in labels]
+    return min(len(lengths), 1 if max(lengths) > 40 else 2 if max(lengths) > 22 else 3)
 
 
 def legend_below(figure: Figure) -> None:
@@ -146,21 +185,24 @@ def legend_below(figure: Figure) -> None:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if entries:
-        wide = max(map(len, entries)) > 22
-        where = {"loc": "outside lower center", "ncols": min(len(entries), 2 if wide else 3)}
-        figure.legend(entries.values(), entries.keys(), **where)
+        figure.legend(
+            list(entries.values()),
+            list(entries),
+            loc="outside lower center",
+            ncols=_columns(entries),
+        )
 
 
 def legend_above(ax: Axes, **look: Any) -> None:
-    """Draw the legend of a panel above it, in one column if a label is long."""
-    labels = ax.get_legend_handles_labels()[1]
-    columns = 1 if max(map(len, labels)) > 22 else min(3, len(labels))
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=columns, **look)
+    """Draw the legend of a panel above it; nothing if the panel has no labels."""
+    _, labels = ax.get_legend_handles_labels()
+    if labels:
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=_columns(labels), **look)
 
 
 def row_axis(ax: Axes, labels: Sequence[object], reference: float | None) -> None:
     """Name the rows of a horizontal figure, first on top, and mark a reference value."""
-    ax.set_yticks(range(len(labels)), map(no_math, labels))
+    ax.set_yticks(range(len(labels)), [no_math(label) for label in labels])
     ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.grid(visible=False, axis="y")
     for place in range(1, len(labels)):
@@ -169,22 +211,34 @@ def row_axis(ax: Axes, labels: Sequence[object], reference: float | None) -> Non
         ax.axvline(reference, color="black", lw=1, ls=(0, (4, 2)))
 
 
-def parts_of(table: pd.DataFrame, column: str | None) -> list[tuple[Any, pd.DataFrame]]:
+def note(ax: Axes, text: str) -> None:
+    """Write a sentence into an empty panel: why it is empty."""
+    box = {"fc": "white", "lw": 0}
+    where = {"transform": ax.transAxes, "ha": "center", "va": "center"}
+    ax.text(0.5, 0.5, text, color="#555555", bbox=box, **where)
+
+
+def note_if_empty(ax: Axes, values: np.ndarray) -> None:
+    """Say why a panel is empty, if the values to draw are all missing."""
+    if len(values) == 0:
+        note(ax, "not measured")
+    elif np.isnan(values).all():
+        note(ax, f"undefined in all {len(values)} rows")
+
+
+def parts_of(table: pd.DataFrame, by: str | list[str] | None) -> list[tuple[Any, pd.DataFrame]]:
     """Return (value, rows) per value of a column, in order; (None, table) without a column."""
-    if column is None:
+    if by is None:
         return [(None, table)]
-    return list(table.groupby(column, sort=False))
+    return list(table.groupby(by, sort=False))
 
 
-def mean_intervals(table: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
-    """Return mean, low and high of a 95 % t interval per group, in the order of the table.
-
-    A group with one value has no interval: low and high are NaN.
-    """
-    groups = table.groupby(list(by), sort=False)[value]
-    result = groups.agg(["mean", "sem", "count"]).reset_index()
-    reach = result["sem"] * stats.t.ppf(0.975, np.maximum(result["count"] - 1, 1))
-    return result.assign(low=result["mean"] - reach, high=result["mean"] + reach)
+def mean_intervals(table: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
+    """Return mean, low and high of a 95 % t interval per group, in the order of the table."""
+    rows = []
+    for place, part in parts_of(table, by):
+        rows.append((*place, *interval(part[value])))
+    return pd.DataFrame(rows, columns=[*by, "mean", "low", "high"])
 
 
 class Shown:
@@ -258,9 +312,10 @@ def slider(
 def _share_scale(figures: Sequence[Figure]) -> None:
     """Give the panels at the same place of all figures the same vertical limits."""
     for alike in zip(*[figure.axes for figure in figures], strict=False):
-        limits = np.array([ax.get_ylim() for ax in alike])
+        low = min(ax.get_ylim()[0] for ax in alike)
+        high = max(ax.get_ylim()[1] for ax in alike)
         for ax in alike:
-            ax.set_ylim(limits.min(), limits.max())
+            ax.set_ylim(low, high)
 
 
 def _image(figure: Figure, words: str, caption: object, look: str) -> str:

@@ -66,8 +66,8 @@ def test_colors_keep_their_difference_in_grey_or_are_backed_by_form():
 
 def test_the_style_gives_svg_with_stable_bytes(tmp_path):
     for name in ("a", "b"):
-        ax = figures.plot_verdicts()
-        ax.figure.savefig(tmp_path / name, format="svg", metadata={"Date": None})
+        figure = figures.plot_estimates(estimates(), "group", "orders")
+        figure.savefig(tmp_path / name, format="svg", metadata={"Date": None})
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert plt.rcParams["axes.grid"] and plt.rcParams["font.family"] == ["DejaVu Sans"]
 
@@ -92,7 +92,7 @@ def test_the_legend_below_names_each_label_once():
 def drawn(**pages):
     figures_of = {}
     for caption, height in pages.items():
-        figure, [ax] = figures.panels([caption])
+        _, [ax] = figures.panels([caption])
         ax.plot([0, height])
         figures_of[caption] = ax
     return figures_of
@@ -129,33 +129,58 @@ def test_curves_are_means_over_seeds_with_t_bands():
     line, chance, boundary = first.lines
     assert line.get_xdata().tolist() == [0, 10, 100, 1000]
     assert np.allclose(line.get_ydata(), steps.mean())
-    assert to_hex(line.get_color()) == figures.COLORS["generalizable"].lower()
-    assert to_hex(chance.get_color()) == figures.COLORS["chance"]
-    assert line.get_linestyle() != chance.get_linestyle()
+    # The chance level is a dashed line in the color of its H.
+    green = figures.COLORS["generalizable"].lower()
+    assert to_hex(line.get_color()) == to_hex(chance.get_color()) == green
+    assert (line.get_linestyle(), chance.get_linestyle()) == ("-", "--")
     band = first.collections[0].get_paths()[0].vertices
     expected = [bound for _, values in steps for bound in t_interval(values)]
     assert all(np.isclose(band[:, 1], bound).any() for bound in expected)
-    assert set(boundary.get_xdata()) == {10} and texts(first.texts) == ["$t_1$"]
+    assert set(boundary.get_xdata()) == {10} and texts(first.texts) == [" $t_1$"]
     assert legend(figure) == ["generalization power H", "chance level"]
     assert second.get_xlabel() == "optimizer steps" and second.get_xscale() == "symlog"
     assert texts(second.get_xticklabels()) == ["0", "10", "100", "1,000"]
 
 
-def test_curves_of_groups_and_of_wide_tables():
-    figure = figures.plot_curves(trainings(), y=[("H", "chance"), "N"], group="network")
-    assert [len(ax.lines) for ax in figure.axes] == [4, 2]
-    colors = [line.get_color() for line in figure.axes[0].lines]
+def test_curves_of_groups_keep_their_colors_in_every_panel():
+    table = trainings()
+    table = table[(table["network"] == "vgg11") | (table["quantity"] != "N")]
+    figure = figures.plot_curves(table, y=[("H", "chance"), "N"], group="network")
+    above, below = ([x for x in ax.lines if len(x.get_xdata())] for ax in figure.axes)
+    assert [line.get_linestyle() for line in above] == ["-", "-", "--", "--"]
+    colors = [line.get_color() for line in above]
     assert colors[:2] == colors[2:] and colors[0] != colors[1]
-    assert legend(figure) == ["cnn", "vgg11", "cnn, chance level", "vgg11, chance level"]
+    assert above[0].get_marker() != above[1].get_marker()
+    # The first network has no N.
+    assert [line.get_color() for line in below] == [colors[1]]
+    assert below[0].get_marker() == above[1].get_marker()
+    assert legend(figure) == ["cnn", "vgg11", "chance level"]
+
+
+def test_curves_of_wide_tables_and_of_many_steps():
     wide = pd.DataFrame({"baselines": [1, 2, 3], "H": [0.3, 0.4, 0.5]})
     [ax] = figures.plot_curves(wide, x="baselines", y=["H"]).axes
     assert ax.lines[0].get_ydata().tolist() == [0.3, 0.4, 0.5]
     assert ax.get_xscale() == "linear" and ax.get_xticks().tolist() == [1, 2, 3]
+    many = pd.DataFrame({"step": [0, *range(5, 2000, 7)]}).assign(H=0.5)
+    [ax] = figures.plot_curves(many, y=["H"]).axes
+    ticks = texts(ax.get_xticklabels())
+    assert {"0", "10", "30", "100", "300", "1,000"} <= set(ticks)
 
 
-def test_phases_are_a_sketch():
-    sketch = figures.plot_phases()
-    assert texts(sketch.texts)[0].startswith("phase 1") and len(sketch.patches) == 3
+def test_an_empty_panel_says_why():
+    table = trainings()
+    table.loc[table["quantity"] == "N", "value"] = np.nan
+    _, ax = figures.plot_curves(table, y=["H", "N"], group="network").axes
+    assert texts(ax.texts) == ["undefined in all 24 rows"]
+    rows = estimates()
+    rows.loc[rows["orders"] == "high", ["mean", "low", "high"]] = np.nan
+    low, high = figures.plot_estimates(rows, "group", "orders").axes
+    assert not texts(low.texts) and texts(high.texts) == ["undefined in all 6 rows"]
+    ax = figures.plot_spectrum(torch.zeros(2, 4))
+    assert texts(ax.texts) == ["no salient interaction"]
+    dots = pd.DataFrame({"H": [], "gap": []})
+    assert texts(figures.plot_scatter(dots, "H", "gap").texts) == ["not measured"]
 
 
 def estimates():
@@ -206,11 +231,26 @@ def test_rows_have_room_for_labels_of_several_lines():
     assert all(above.y0 > below.y1 for above, below in itertools.pairwise(boxes))
 
 
-def test_repeats_show_every_training_next_to_the_mean():
-    rng = np.random.default_rng(1)
+def test_panels_can_have_axes_of_their_own():
+    table = estimates()
+    wide = table["orders"] == "low"
+    table.loc[wide, ["mean", "low", "high"]] *= 100
+    shared, same = figures.plot_estimates(table, "group", "orders").axes
+    assert shared.get_xlim() == same.get_xlim()
+    low, high = figures.plot_estimates(table, "group", "orders", reference=0, sharex=False).axes
+    # The reader sees that the interval [0.3, 0.5] lies above 0.
+    assert high.get_xlim()[0] < 0 and high.get_xlim()[1] < 1 < low.get_xlim()[1]
+
+
+def repeats():
     table = pd.DataFrame({"label": ["a", "b"] * 6, "kind": ["x"] * 6 + ["y"] * 6})
-    table["value"] = rng.random(12)
-    ax = figures.plot_repeats(table, group="kind", reference=0)
+    return table.assign(value=np.random.default_rng(1).random(12))
+
+
+def test_repeats_show_every_training_next_to_the_mean():
+    table = repeats()
+    figure = figures.plot_repeats(table, group="kind", reference=0)
+    [ax] = figure.axes
     dots = [line for line in ax.lines if line.get_alpha()]
     assert sorted(x for line in dots for x in line.get_xdata()) == sorted(table["value"])
     for (_, rows), container in zip(table.groupby("kind"), ax.containers, strict=True):
@@ -218,27 +258,46 @@ def test_repeats_show_every_training_next_to_the_mean():
         assert np.allclose(container.lines[0].get_xdata(), means.mean())
         bounds = np.array(container.lines[2][0].get_segments())[:, :, 0]
         assert np.allclose(bounds, [t_interval(values) for _, values in means])
-    assert texts(ax.get_legend().get_texts()) == ["x", "y"]
+    # Each mean lies in the row of its dots, and below them on the page.
+    assert dots[0].get_ydata()[0] < ax.containers[0].lines[0].get_ydata()[0] < 0.5
+    assert legend(figure) == ["x", "y"]
+
+
+def test_repeats_have_panels_with_their_own_axes():
+    table = repeats()
+    table.loc[table["kind"] == "y", "value"] *= 100
+    figure = figures.plot_repeats(table, panel="kind", sharex=False)
+    for (name, rows), ax in zip(table.groupby("kind"), figure.axes, strict=True):
+        assert ax.get_title() == name
+        drawn = [x for line in ax.lines if line.get_alpha() for x in line.get_xdata()]
+        assert sorted(drawn) == sorted(rows["value"])
+    assert figure.axes[0].get_xlim()[1] < 2
+
+
+def test_repeats_join_the_values_of_a_unit():
+    table = pd.DataFrame({"mask": ["mean value", "zero"] * 3, "sample": [0, 0, 1, 1, 2, 2]})
+    table["v"] = [1.0, 2, 3, 4, 5, 9]
+    lines = [
+        x
+        for x in figures.plot_repeats(table, "v", "mask", unit="sample").axes[0].lines
+        if x.get_alpha()
+    ]
+    assert [line.get_xdata().tolist() for line in lines] == [[1, 2], [3, 4], [5, 9]]
+    assert {line.get_linestyle() for line in lines} == {"-"}
+    [ax] = figures.plot_repeats(table, "v", "mask").axes
+    assert ax.containers[0].lines[0].get_xdata().tolist() == [3, 5]
+    [line] = [x for x in ax.lines if x.get_alpha()]
+    assert line.get_linestyle() == "None" and len(line.get_xdata()) == 6
 
 
 def test_long_names_of_groups_stand_below_each_other():
-    table = pd.DataFrame({"label": ["a", "b"] * 3, "value": range(6)})
-    for size, columns in ((5, 3), (40, 1)):
-        table["kind"] = [c * size for c in "xxyyzz"]
-        ax = figures.plot_repeats(table, group="kind")
-        assert ax.get_legend()._ncols == columns
-        ax.figure.draw_without_rendering()  # warns, which fails, if the legend does not fit
-
-
-def test_verdicts_follow_the_margin():
-    ax = figures.plot_verdicts(margin=0.1)
-    words = [t.get_text() for t in ax.texts if t.get_text() in ("holds", "fails", "open")]
-    assert words == ["holds", "open", "fails", "fails", "open"]
-    means = [container.lines[0].get_xdata()[0] for container in ax.containers]
-    assert np.allclose(means, [0.32, 0.11, 0, -0.26, 0.03])
-    colors = {t.get_text(): t.get_color() for t in ax.texts}
-    assert colors["holds"] == figures.COLORS["generalizable"]
-    assert colors["fails"] == figures.COLORS["non-generalizable"]
+    for size, columns in ((5, 3), (30, 2), (60, 1)):
+        kinds = [c * size for c in "xxyyzz"]
+        figure = figures.plot_repeats(
+            pd.DataFrame({"label": ["a", "b"] * 3, "value": range(6), "kind": kinds}), group="kind"
+        )
+        assert figure.legends[0]._ncols == columns
+        figure.draw_without_rendering()  # warns, which fails, if the legend does not fit
 
 
 def test_scatter_counts_its_groups():
@@ -252,15 +311,22 @@ def test_scatter_counts_its_groups():
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("generalization power H", "loss gap (nats)")
 
 
-def test_repeats_join_the_values_of_a_unit():
-    table = pd.DataFrame({"mask": ["mean value", "zero"] * 3, "sample": [0, 0, 1, 1, 2, 2]})
-    table["v"] = [1.0, 2, 3, 4, 5, 9]
-    ax = figures.plot_repeats(table, "v", "mask", unit="sample")
-    assert [line.get_xdata().tolist() for line in ax.lines[:3]] == [[1, 2], [3, 4], [5, 9]]
-    assert {line.get_linestyle() for line in ax.lines[:3]} == {"-"}
-    assert ax.containers[0].lines[0].get_xdata().tolist() == [3, 5]
-    ax = figures.plot_repeats(table, "v", "mask")
-    assert ax.lines[0].get_linestyle() == "None" and len(ax.lines[0].get_xdata()) == 6
+def test_of_many_dots_a_sample_is_drawn():
+    table = pd.DataFrame({"x": range(6000), "y": 1.0, "kind": ["a", "b", "b"] * 2000})
+    table.index = [0] * 6000  # as after a concat
+    ax = figures.plot_scatter(table, "x", "y", "kind")
+    a, b = ([*line.get_xdata()] for line in ax.lines)
+    assert len(a) + len(b) == 1500 and {x % 3 for x in a} == {0} and {x % 3 for x in b} == {1, 2}
+    assert "1,500 of 6,000 dots" in ax.get_xlabel()
+    assert texts(ax.get_legend().get_texts()) == ["a (2,000)", "b (4,000)"]
+
+
+def test_markers_keep_their_meaning_from_figure_to_figure():
+    rows = estimates()
+    for given in (rows, rows[::-1], rows[rows["group"] != "H"]):
+        ax = figures.plot_estimates(given, "group").axes[0]
+        look = {c.get_label(): c.lines[0].get_marker() for c in ax.containers}
+        assert look["chance level"] == "s" and look["untrained"] == "D"
 
 
 def test_sorted_strengths_fall_from_one():
@@ -269,8 +335,10 @@ def test_sorted_strengths_fall_from_one():
     ax = figures.plot_sorted({"one": inter[0], "all": inter})
     size = inter[0].effects.abs().flatten().sort(descending=True).values
     assert np.allclose(ax.lines[0].get_ydata(), size / size[0])
+    nothing = figures.plot_sorted({"none": Interactions.from_moebius(torch.zeros(1, 8))})
+    assert not nothing.lines[0].get_ydata().any()
     assert ax.lines[1].get_ydata()[0] == 1 and (np.diff(ax.lines[1].get_ydata()) <= 0).all()
-    assert ax.get_xscale() == "log" and texts(ax.get_legend().get_texts()) == ["one", "all"]
+    assert ax.get_xscale() == "log" and texts(ax.get_legend().get_texts())[:2] == ["one", "all"]
 
 
 def test_spectra_are_bars_by_order_and_sign():

@@ -1,6 +1,7 @@
 """Figures of one sample, and the explorer in a real browser."""
 
 import html
+import itertools
 import json
 import re
 import shutil
@@ -65,6 +66,7 @@ def test_masked_copies_stand_above_their_values(game):
     v, _ = game
     figure = figures.plot_masking(IMAGE, BOXES, [0, 0b101, 7], v)
     *copies, ax = figure.axes
+    figure.draw_without_rendering()
     covered = [sum(patch.get_fill() for patch in copy.patches) for copy in copies]
     assert covered == [3, 1, 0]
     assert [copy.get_title() for copy in copies] == [
@@ -100,31 +102,43 @@ def test_bars_are_the_strongest_effects(game):
     assert texts(alone.get_legend().get_texts()) == ["AND"]
 
 
+def nodes_of(ax):
+    return [text for text in ax.texts if text.get_text()[0] in "∧∨"]
+
+
 def test_the_graph_joins_variables_terms_and_output(game):
     _, inter = game
     ax = figures.plot_graph(inter, NAMES, target="$x$")
-    nodes = [line for line in ax.lines if line.get_markersize() == 20]
-    assert {n.get_marker() for n in nodes} == {"o", "h"} and len(nodes) == 3
-    edges = [line for line in ax.lines if line not in nodes]
+    shapes = {text.get_text(): type(text.get_bbox_patch().get_boxstyle()) for text in nodes_of(ax)}
+    assert shapes.keys() == {"∧ +2.00", "∨ +1.50", "∧ −0.50"}
+    assert shapes["∧ +2.00"] == shapes["∧ −0.50"] != shapes["∨ +1.50"]
     # One line per member, and one to the output.
-    assert len(edges) == 2 + 2 + 1 + 3
+    assert len(ax.lines) == 2 + 2 + 1 + 3
     colors = {figures.COLORS["positive"]: 6, figures.COLORS["negative"]: 2}
-    assert all(sum(e.get_color() == c for e in edges) == k for c, k in colors.items())
-    words = texts(ax.texts)
-    assert {"+2.00", "+1.50", "−0.50", r"\$x\$", r"\$ear\$", "∧", "∨"} <= set(words)
+    assert all(sum(e.get_color() == c for e in ax.lines) == k for c, k in colors.items())
+    assert {r"\$x\$", r"\$ear\$"} <= set(texts(ax.texts))
     assert texts(ax.get_yticklabels()) == ["order 1", "order 2"]
-    named = Interactions.from_moebius(torch.randn(2, 64).double())
-    places = [
-        line.get_xdata()[0]
-        for line in figures.plot_graph(named[0], top=40).lines
-        if line.get_markersize() == 20
-    ]
-    assert len(places) == 40 and min(places) >= 0.4 and max(places) <= 9.6
 
 
-def test_the_diagram_names_the_number_of_baselines():
-    assert "2 baseline\nnetworks" in texts(figures.plot_baselines(2).texts)
-    assert "1 baseline\nnetwork" in texts(figures.plot_baselines(1).texts)
+def test_no_line_and_no_node_lies_on_an_effect():
+    v = torch.randn(64, generator=torch.Generator().manual_seed(0)).double()
+    ax = figures.plot_graph(Interactions.from_moebius(v), top=40)
+    ax.figure.draw_without_rendering()
+    nodes = nodes_of(ax)
+    boxes = [text.get_bbox_patch().get_window_extent() for text in nodes]
+    assert len(nodes) == 40
+    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+    for text in nodes:
+        frame = text.get_bbox_patch()
+        assert frame.get_facecolor() == (1, 1, 1, 1)
+        assert text.get_zorder() > max(line.get_zorder() for line in ax.lines)
+
+
+def test_a_sample_without_interactions_is_named(game):
+    _, inter = game
+    none = Interactions(0 * inter.effects, inter.bias, inter.objective, inter.gap, inter.full)
+    for draw in (figures.plot_graph, figures.plot_interactions):
+        assert "no interactions" in texts(draw(none).texts)
 
 
 def test_several_samples_and_incomplete_explorers_are_refused(game):
