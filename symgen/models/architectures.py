@@ -128,7 +128,7 @@ def vgg(name: str) -> Callable[..., nn.Module]:
             nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(drop),
             nn.Linear(hidden, classes),
         )  # fmt: skip
-        model = model.to_empty(device="cpu")
+        model = model.to_empty(device=torch.get_default_device())
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.reset_parameters()

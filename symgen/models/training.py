@@ -234,8 +234,8 @@ class TrainingRun:
         labels = self.task.part.labels
         share = float(labels.bincount().max()) / len(labels)
         count = min(len(labels), self.config.evaluation_size)
-        accuracy = self.files.record(self.steps[-1])["train_accuracy"]
-        if share < 1 and accuracy <= share + 2 * math.sqrt(share * (1 - share) / count):
+        accuracy = self.records["train_accuracy"].iloc[-1]
+        if is_near_chance(accuracy, share, count):
             warnings.warn(
                 f"{self!r} ends near chance: it classifies {accuracy:.0%} of its training samples "
                 f"correctly, and guessing gives {share:.0%}. Train for more epochs, or with "
@@ -243,6 +243,21 @@ class TrainingRun:
                 NearChanceWarning,
                 stacklevel=3,
             )
+
+
+def is_near_chance(accuracy: float, share: float, count: int) -> bool:
+    """Return whether an accuracy is at most two standard errors above guessing.
+
+    Args:
+        accuracy: share of right answers, such as test_accuracy of the records.
+        share: share of the largest class, which guessing reaches.
+        count: number of samples that the accuracy was measured on.
+
+    Example:
+        >>> is_near_chance(0.53, share=0.5, count=800), is_near_chance(0.6, share=0.5, count=800)
+        (True, False)
+    """
+    return share < 1 and accuracy <= share + 2 * math.sqrt(share * (1 - share) / count)
 
 
 def train(

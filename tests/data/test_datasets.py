@@ -12,7 +12,7 @@ from write_mirror import MIRROR
 
 from symgen.data.datasets import load_dataset
 from symgen.data.images import ImagePart, decode
-from symgen.data.sources import SOURCES, Source
+from symgen.data.sources import Source
 from symgen.data.texts import load_instructions, load_texts
 from symgen.masking.variables import draw_words
 
@@ -293,51 +293,6 @@ def test_large_images_are_cropped_to_their_box(mirror):
     assert len(part.fingerprint) == 16
 
 
-@pytest.mark.parametrize(
-    "name, classes, size",
-    [
-        ("uoft-cs/cifar10", 10, 32),
-        ("zh-plus/tiny-imagenet", 3, 64),
-        ("bentrevett/caltech-ucsd-birds-200-2011", 3, 224),
-        ("stanfordnlp/sst2", 2, None),
-        ("fancyzhx/ag_news", 4, None),
-    ],
-)
-def test_real_ids_are_read_from_the_data_folder(mirror, name, classes, size):
-    data = load_dataset(name, train_size=12, test_size=12)
-    assert len(data.classes) == classes and data.spec.get("image_size") == size
-    assert [len(data.part(p)) for p in ("target", "baseline", "test")] == [12, 12, 12]
-    x, _ = data.part("target").batch(range(8))
-    if size:
-        assert x.shape == (8, 3, size, size) and x.abs().max() < 4
-    else:
-        assert x["input_ids"].shape[0] == 8
-    again = load_dataset(name, train_size=12, test_size=12)
-    assert again.part("target").fingerprint == data.part("target").fingerprint
-
-
-def test_folders_of_pictures(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for i in range(40):
-        path = tmp_path / f"mine/{CLASSES[i % 2]}/{i:02}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(png(i))
-    for data in (load_dataset("mine"), load_dataset(str(tmp_path / "mine"))):
-        assert data.classes == ["cat", "dog"]
-        # Every fifth picture of a class, in the order of names.
-        assert sorted(grey(data.part("test"))) == [8, 9, 18, 19, 28, 29, 38, 39]
-        for value, label in zip(grey(data.part("target")), data.part("target").labels, strict=True):
-            assert value % 2 == label
-    for first, split in {0: "train", 100: "test"}.items():
-        for name in CLASSES[:2]:
-            (tmp_path / f"divided/{split}/{name}").mkdir(parents=True)
-            for i in range(4):
-                (tmp_path / f"divided/{split}/{name}/{i}.png").write_bytes(png(first + i))
-    data = load_dataset("./divided")
-    assert set(grey(data.part("test"))) == {100, 101, 102, 103}
-    assert len(data.part("target")) == 4
-
-
 def put_pictures(folder, paths, count=10):
     for path in paths:
         for i in range(count):
@@ -546,10 +501,3 @@ def test_hub(monkeypatch, folder):
         load_dataset("uoft-cs/cifar-10")
     assert "uoft-cs/cifar-10/train.parquet" in str(e.value)
     assert 'Did you mean "uoft-cs/cifar10"' in str(e.value)
-
-
-def test_every_data_set_of_the_paper_is_registered():
-    assert {
-        "uoft-cs/cifar10", "zh-plus/tiny-imagenet", "bentrevett/caltech-ucsd-birds-200-2011",
-        "stanfordnlp/sst2", "fancyzhx/ag_news", "rajpurkar/squad", "Unilaw-R1-Data",
-    } <= set(SOURCES)  # fmt: skip

@@ -18,7 +18,6 @@ from symgen.models.registry import (
     data_options,
     load_weights,
     lookup,
-    registered,
 )
 from symgen.models.training import train
 
@@ -51,10 +50,31 @@ def fall_of_loss(model: nn.Module, x, y: torch.Tensor, expected: float) -> float
     return losses[0] - losses[1]
 
 
-def test_every_network_of_the_paper_is_registered():
-    paper = {"vgg11", "vgg16", "vgg19", "resnet18", "resnet50", "resnet101", "resnet20"}
-    assert paper <= set(registered("image"))
-    assert {"bert-tiny", "bert-medium", "bert-large"} <= set(registered("text"))
+# Appendix E, then Appendix K: data set, its image size, networks.
+PAPER = [
+    ("zh-plus/tiny-imagenet", 64, ["vgg19", "resnet50", "resnet101"]),
+    ("bentrevett/caltech-ucsd-birds-200-2011", 224, ["vgg16"]),
+    ("stanfordnlp/sst2", None, ["bert-medium", "bert-large"]),
+    ("fancyzhx/ag_news", None, ["bert-medium", "bert-large"]),
+    ("uoft-cs/cifar10", 32, ["vgg11", "resnet18"]),
+    ("zh-plus/tiny-imagenet", 64, ["vgg16"]),
+    ("stanfordnlp/sst2", None, ["bert-tiny"]),
+]
+
+
+@pytest.mark.parametrize("name, size, networks", PAPER)
+def test_every_network_of_the_paper_takes_its_data(name, size, networks, monkeypatch):
+    monkeypatch.setenv("SYMGEN_DATA", str(MIRROR))
+    data = load_dataset(name, train_size=12, test_size=12)
+    assert data.spec.get("image_size") == size
+    assert [len(data.part(part)) for part in ("target", "baseline", "test")] == [12] * 3
+    x, y = data.part("target").batch(range(4))
+    x = x if size else x["input_ids"]
+    for network in networks:
+        with torch.device("meta"):
+            model = build_network(network, **data.spec)
+        logits = model(x.to("meta"))
+        assert logits.shape == (len(y), len(data.classes))
 
 
 @pytest.mark.parametrize("name", ["cnn", "resnet20", "vgg11", "bert-tiny"])
