@@ -227,7 +227,8 @@ def _matched(inter: Interactions, baselines: Effects) -> tuple[Tensor, Tensor]:
         orders = [inter.order[at[:, 1]].double().mean() for at in places]
         left = [x.sum().abs() / x.abs().sum() for x in values]
         rows.append((orders[0] - orders[1], left[0] - left[1]))
-    return tuple(torch.tensor(rows).T)
+    change = torch.tensor(rows)
+    return change[:, 0], change[:, 1]
 
 
 def _rest_lead(table: pd.DataFrame) -> list[Contrast]:

@@ -51,8 +51,8 @@ class Transfer(Tensor):
         g.salient = self.salient[index]
         return g
 
-    def __repr__(self) -> str:
-        return f"Transfer({torch.Tensor.__repr__(self + 0)})"
+    def __repr__(self, **options: Any) -> str:
+        return f"Transfer({Tensor.__repr__(self + 0)})"
 
 
 def checked(inter: Interactions, g: Any) -> Transfer:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from symgen.data.datasets import Data, Samples, load_dataset
 from symgen.device import as_dtype, check_states, device
-from symgen.interactions import Interactions
+from symgen.interactions import TENSORS, Interactions
 from symgen.masking.mask_values import MaskValue, mean_feature, token_embedding
 from symgen.masking.outputs import GPU_LAST, masked_outputs
 from symgen.masking.variables import ImageVariables, TextVariables, draw_patches, draw_words
@@ -292,12 +292,12 @@ class Study:
             part: part of the data; its images give the mean feature.
         """
         if self.data.kind == "text":
-            return token_embedding(model, self.masked)
+            return token_embedding(model, self.data.tokenizer.mask_token_id)
         images = self.data.part(part)
         generator = torch.Generator().manual_seed(MEAN_SEED)
         index = torch.randperm(len(images), generator=generator)[:MEAN_OVER]
         batches = (images.batch(some)[0] for some in index.split(MEAN_BATCH))
-        return mean_feature(model, batches, layer=self.masked)
+        return mean_feature(model, batches, layer=None if self.layer == "input" else self.layer)
 
     def outputs(
         self, run: Network, step: int = -1, part: str = "test",
@@ -362,7 +362,8 @@ def cached_split(
         return sparsify(v.to(where), noise=noise, tol=tol, few=few).to("cpu").tensors()
 
     key = {"v": v, "noise": float(noise), "tol": float(tol), "few": few}
-    return Interactions(**cached("interactions", key, compute), names=names)
+    tensors = cached("interactions", key, compute)
+    return Interactions(*(tensors[name] for name in TENSORS), names=names)
 
 
 def seeded(study: Any, seeds: int | Iterable[int] | None = None) -> list:

@@ -348,9 +348,10 @@ def phases(
 
 def phases_of(table: pd.DataFrame) -> Phases:
     """Return the phase boundaries of the means over trainings; see `phases`."""
-    names = ("H", "generalizable", "non_generalizable")
-    means = [curves(table, name).mean() for name in names]
-    return phases(means[0].index.tolist(), *(x.tolist() for x in means))
+    power = curves(table, "H").mean()
+    kept = curves(table, "generalizable").mean()
+    lost = curves(table, "non_generalizable").mean()
+    return phases(power.index.tolist(), power.tolist(), kept.tolist(), lost.tolist())
 
 
 def since_t2(table: pd.DataFrame, quantity: str) -> pd.Series:
