@@ -1,15 +1,18 @@
 """`Chapter`: parameters, result tables, claims and provenance of one execution of a notebook."""
 
+import contextlib
 import datetime
 import html
 import importlib.util
+import json
+import math
 import os
 import platform
 import re
 import sys
 import time
 import timeit
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,10 +25,9 @@ from symgen import __version__
 from symgen.book import editions, notebooks, pages
 from symgen.device import device
 from symgen.figures.style import Shown
-from symgen.method.records import READ
+from symgen.method.trainings import Trainings
 from symgen.storage import atomic
 
-PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 LIBRARIES = ("torch", "transformers", "numpy", "scipy", "pandas", "datasets")
 
 
@@ -38,6 +40,27 @@ def timed_batch() -> float:
         return min(timeit.repeat(lambda: layer(images).sum().item(), repeat=5, number=1))
 
 
+def _names(chapter: str, variables: Mapping[str, Any]) -> Iterable[str]:
+    """Return the names of a chapter's parameters.
+
+    In a notebook, they are those that its parameters cell assigns, the cell that starts with
+    ``preset``; IPython keeps what it ran. Elsewhere, they are those of the book's chapter with this
+    name, and without such a chapter all plain values.
+    """
+    found: dict[str, Any] = {}
+    for source in variables.get("In", []):
+        with contextlib.suppress(SyntaxError):
+            names = notebooks.assigned(source)
+            found |= names if [*names][:1] == ["preset"] else {}
+    if found:
+        return found
+    try:
+        return notebooks.defaults(notebooks.read_chapter(notebooks.book_folder(), chapter))
+    except notebooks.BookError:
+        plain = {k for k, value in variables.items() if isinstance(value, notebooks.PLAIN)}
+        return sorted(name for name in plain - {"In", "Out"} if name[0] != "_")
+
+
 class Chapter:
     """One execution of a chapter.
 
@@ -47,31 +70,39 @@ class Chapter:
 
     Attributes:
         name: name of the notebook.
-        parameters: the plain values among the variables. The entries of ``settings`` are merged
-            into them.
+        parameters: values of the names in the notebook's parameters cell. The entries of
+            ``settings`` are merged into them.
+        trainings: the store of measured trainings, for `symgen.measure`.
 
     Example:
-        >>> chapter = Chapter("00_planted_logic", {"n": 8, "settings": {"noise": 0}})
+        >>> chapter = Chapter("02_order_generalization", {"seeds": 8, "settings": {"n": 6}, "x": 1})
         >>> chapter.parameters
-        {'n': 8, 'noise': 0}
+        {'seeds': 8, 'n': 6}
     """
 
     def __init__(self, name: str, parameters: Mapping[str, Any]):
         self.name = name
-        # IPython keeps its history (In, Out) among a notebook's variables.
-        plain = {
-            key: value
-            for key, value in parameters.items()
-            if isinstance(value, PLAIN) and key not in ("In", "Out") and key[0] != "_"
-        }
-        settings = plain.pop("settings", {})
-        self.parameters = {**plain, **settings}
+        values = {key: parameters[key] for key in _names(name, parameters) if key in parameters}
+        settings = values.pop("settings", None) or {}
+        if not isinstance(settings, Mapping):
+            raise ValueError(f"settings is {settings!r}; expected a mapping such as {{'n': 8}}")
+        if twice := values.keys() & settings.keys():
+            raise ValueError(
+                f"settings holds {min(twice)!r}, which is a parameter of its own; set that instead"
+            )
+        self.parameters = {**values, **settings}
+        # `symgen run` says where the run stands, when it stops, and if it keeps trainings.
+        orders = json.loads(os.environ.get("SYMGEN_RUN", "{}"))
+        self.trainings = Trainings(
+            commit=orders.get("commit", ""), until=orders.get("until", math.inf)
+        )
         book = notebooks.book_above(Path.cwd())
         default = (book or Path.cwd()) / "_build"
         self.folder = Path(os.environ.get("SYMGEN_OUT") or default).expanduser() / "tables"
+        # There the tables are collected that other chapters of the run have made.
+        self._run = Path(orders["out"], "tables") if "out" in orders else self.folder
         self._claims: dict[tuple[str, str], pd.DataFrame] = {}
         self._reads: set[str] = set()
-        READ.clear()
         self._started = time.perf_counter()
         # All tables of a notebook look alike.
         shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
@@ -150,6 +181,7 @@ class Chapter:
         """
         from symgen.method import claims
 
+        box = Shown("", "")
         for setting, case in cases.items():
             box = self.claim(name, getattr(claims, name)(case), setting, unit)
         return box
@@ -161,10 +193,7 @@ class Chapter:
             Columns edition ("run" for the run at hand), chapter, and those of the table.
         """
         self._reads.add(table)
-        # Under `symgen run` the tables of the other chapters are one folder up.
-        out = os.environ.get("SYMGEN_RUN")
-        here = Path(out) / "tables" if out else self.folder
-        return editions.read_tables(notebooks.book_folder(), table, here)
+        return editions.read_tables(notebooks.book_folder(), table, self._run)
 
     def provenance(self, **facts: Any) -> Shown:
         """Return the record of this run; the last cell of a chapter shows it.
@@ -174,7 +203,8 @@ class Chapter:
         Args:
             **facts: more to record, such as ``data="photographs of our own"``.
         """
-        reused = float(np.nansum([seconds for seconds, _ in READ.values()]))
+        used = self.trainings.used.values()
+        reused = float(np.nansum([seconds for seconds, _ in used]))
         place = device()
         installed = [name for name in LIBRARIES if importlib.util.find_spec(name)]
         record = {
@@ -186,7 +216,7 @@ class Chapter:
             else f"CPU, {os.cpu_count()} cores",
             "seconds": round(time.perf_counter() - self._started + reused, 1),
             "reused": round(reused, 1),
-            "measured_on": sorted({where for seconds, where in READ.values() if seconds}),
+            "measured_on": sorted({where for seconds, where in used if seconds}),
             "batch": round(timed_batch(), 6),
             "versions": {"python": platform.python_version(), **{x: version(x) for x in installed}},
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

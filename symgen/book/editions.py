@@ -9,7 +9,13 @@ import pandas as pd
 
 from symgen.book import notebooks
 from symgen.book.notebooks import nbformat
-from symgen.storage import atomic
+from symgen.storage import atomic, fingerprint
+
+#: Columns of recorded claims.
+CLAIMS = [
+    "edition", "chapter", "claim", "setting", "label", "mean", "low", "high", "side", "margin",
+    "unit", "repetitions", "of", "row", "verdict",
+]  # fmt: skip
 
 
 def edition_folder(book: Path, preset: str) -> Path:
@@ -22,22 +28,44 @@ def edition_names(book: Path) -> list[str]:
     return [p for p in notebooks.PRESETS if any(edition_folder(book, p).rglob("*.*"))]
 
 
-def move_tables(source: Path, target: Path, chapter: str) -> None:
-    """Replace the tables of one chapter by those of a run."""
-    for old in target.glob(f"{chapter}.*.csv"):
-        old.unlink()
-    for file in source.glob(f"{chapter}.*.csv"):
-        with atomic(target / file.name) as path:
-            shutil.copyfile(file, path)
+def seal(page: nbformat.NotebookNode, folder: Path, chapter: str) -> None:
+    """Record the checksums of a page and of its tables in its metadata, in place."""
+    page.metadata["symgen"]["tables"] = table_checksums(folder, chapter)
+    page.metadata["symgen"]["page"] = checksum(page)
+
+
+def checksum(page: nbformat.NotebookNode) -> str:
+    """Return the fingerprint of a page: its cells, its widgets, and what its run recorded."""
+    record = {k: v for k, v in page.metadata.get("symgen", {}).items() if k != "page"}
+    return fingerprint([page.cells, {**page.metadata, "symgen": record}])
+
+
+def table_checksums(folder: Path, chapter: str) -> dict[str, str]:
+    """Return the fingerprints of a chapter's tables by the name of the file."""
+    files = sorted(folder.glob(f"{chapter}.*.csv"))
+    return {file.name: fingerprint(file.read_text("utf-8", "replace")) for file in files}
+
+
+def put(page: nbformat.NotebookNode, tables: Path, path: Path) -> None:
+    """Write a page to `path` and its tables into ``tables`` next to it; both replace older ones.
+
+    Tables of the older page are deleted if its run made them, and no others.
+    """
+    earlier = notebooks.read(path)
+    folder = path.parent / "tables"
+    for name in earlier.metadata.get("symgen", {}).get("tables", {}) if earlier else {}:
+        (folder / Path(name).name).unlink(missing_ok=True)
+    for name in page.metadata["symgen"]["tables"]:
+        with atomic(folder / name) as temporary:
+            shutil.copyfile(tables / name, temporary)
+    notebooks.write(page, path)
 
 
 def store(book: Path, preset: str, executed: Path) -> Path:
     """Copy an executed chapter and its tables into the edition; return the new path."""
-    folder = edition_folder(book, preset)
-    with atomic(folder / executed.name) as path:
-        shutil.copyfile(executed, path)
-    move_tables(executed.parent / "tables", folder / "tables", executed.stem)
-    return folder / executed.name
+    path = edition_folder(book, preset) / executed.name
+    put(notebooks.nbformat.read(executed, as_version=4), executed.parent / "tables", path)
+    return path
 
 
 def is_stale(stored: nbformat.NotebookNode, source: nbformat.NotebookNode) -> bool:
@@ -49,19 +77,26 @@ def is_stale(stored: nbformat.NotebookNode, source: nbformat.NotebookNode) -> bo
 
 
 def verify(book: Path) -> pd.DataFrame:
-    """Return the stored pages that are stale, and the chapters without a quick page.
+    """Return what is wrong with the stored pages and tables.
 
     Returns:
-        Columns edition, chapter, problem ("stale" or "missing").
+        Columns edition, chapter, problem: "missing" for a chapter without a quick page; "damaged"
+        if the page or a table is not what the run wrote; "stale" if code cells changed since.
     """
     rows = []
     for name in notebooks.contents(book):
         source = notebooks.read_chapter(book, name)
-        for edition in ("quick", *notebooks.PRESETS[1:]):
-            stored = notebooks.read(edition_folder(book, edition) / f"{name}.ipynb")
-            if stored is None and edition == "quick":
-                rows.append((edition, name, "missing"))
-            elif stored is not None and is_stale(stored, source):
+        for edition in notebooks.PRESETS:
+            folder = edition_folder(book, edition)
+            page = notebooks.read(folder / f"{name}.ipynb")
+            record = page.metadata.get("symgen", {}) if page else {}
+            tables = table_checksums(folder / "tables", name)
+            if page is None and not tables and not (folder / f"{name}.ipynb").exists():
+                if edition == "quick":
+                    rows.append((edition, name, "missing"))
+            elif page is None or record.get("page") != checksum(page) or record["tables"] != tables:
+                rows.append((edition, name, "damaged"))
+            elif is_stale(page, source):
                 rows.append((edition, name, "stale"))
     return pd.DataFrame(rows, columns=["edition", "chapter", "problem"])
 
@@ -91,14 +126,13 @@ def largest_claims(book: Path) -> pd.DataFrame:
     Returns:
         The columns of the table ``claims``, and edition and chapter.
     """
-    columns = ["edition", "chapter", "claim", "setting", "label", "mean", "low", "high", "side",
-               "margin", "unit", "repetitions", "of", "row", "verdict"]  # fmt: skip
-    rows = read_tables(book, "claims").reindex(columns=columns)
+    rows = read_tables(book, "claims").reindex(columns=CLAIMS)
     text = ["setting", "unit", "row", "verdict"]  # an empty column is read as numbers
-    rows = rows[rows["label"].notna()].astype(dict.fromkeys(text, object))
-    rows[text] = rows[text].fillna("")
-    size = rows["edition"].map(notebooks.PRESETS.index)
-    return rows[size == size.groupby(rows["claim"]).transform("max")].reset_index(drop=True)
+    rows = rows.dropna(subset="label").astype(dict.fromkeys(text, object))
+    rows = rows.fillna(dict.fromkeys(text, ""))
+    size = pd.Series([notebooks.PRESETS.index(name) for name in rows["edition"]], rows.index)
+    is_largest = size == size.groupby(rows["claim"]).transform("max")
+    return rows.loc[is_largest].reset_index(drop=True)
 
 
 def largest_copies(book: Path, chapter: str) -> dict[str, nbformat.NotebookNode]:

@@ -1,6 +1,5 @@
 """Clean the outputs of notebooks, so that text of data or models stays text on a page."""
 
-import json
 import re
 from typing import Any
 
@@ -20,6 +19,10 @@ ATTRIBUTES = {
     "td": {"colspan", "rowspan"},
     "th": {"colspan", "rowspan", "scope"},
 }
+# Control characters, and sequences that set the title of a terminal; not \x1b[...m, a color.
+CONTROL = re.compile(
+    r"\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|\x1b(?!\[[\d;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
+)
 # A browser runs nothing in a picture, not even in an SVG.
 PICTURE = re.compile(r"data:image/(png|jpeg|svg\+xml);base64,[\w+/=\s]+")
 
@@ -40,19 +43,10 @@ def clean_html(text: str) -> str:
     )  # fmt: skip
 
 
-def clean_widgets(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the saved state of widgets: core ones only, their text and HTML cleaned."""
-    models = {}
-    for key, model in state.get("state", {}).items():
-        if model.get("model_module") in ("@jupyter-widgets/base", "@jupyter-widgets/controls"):
-            values = dict(model.get("state", {}))
-            values |= {name: False for name in values if name.endswith("allow_html")}
-            if str(model["model_name"]).startswith("HTML"):
-                values["value"] = clean_html(str(values.get("value", "")))
-            models[key] = {**model, "state": values}
-    return {**state, "state": models}
-
-
-def as_script(state: dict[str, Any]) -> str:
-    """Return JSON that cannot end the script element it stands in."""
-    return json.dumps(state).replace("<", "\\u003c")
+def clean_controls(value: Any) -> Any:
+    """Return outputs without control characters; escape sequences for colors stay."""
+    if isinstance(value, list):
+        return [clean_controls(item) for item in value]
+    if isinstance(value, dict):
+        return {name: clean_controls(item) for name, item in value.items()}
+    return CONTROL.sub("", value) if isinstance(value, str) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lazy_loader
 import yaml
@@ -18,13 +19,17 @@ import yaml
 from symgen import names
 from symgen.storage import atomic, fingerprint
 
-# Its import takes seconds, and a kernel needs it only for pages of other chapters.
-nbformat = lazy_loader.load("nbformat")
+if TYPE_CHECKING:
+    import nbformat
+else:  # its import takes seconds, and few kernels need it
+    nbformat = lazy_loader.load("nbformat")
 PACKAGE = Path(__file__).resolve().parents[1]
 #: From the smallest to the largest.
 PRESETS = ("quick", "cpu", "gpu", "paper")
 #: The type of the output that carries a run's provenance; `symgen run` moves it to the metadata.
 PROVENANCE = "application/vnd.symgen.provenance+json"
+#: Types of parameters.
+PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 
 
 class BookError(ValueError):
@@ -37,28 +42,58 @@ def unknown(what: str, given: object, choices: Iterable[object]) -> BookError:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that also reads Python's None, and 1e-3 as a number."""
+    """YAML whose numbers are decimal, whose dates are texts, and which also reads Python's None."""
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("^None$"), ["N"])
-NUMBER = re.compile(r"^[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?$")
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", NUMBER, list("-+.0123456789"))
+_Loader.yaml_implicit_resolvers = {}
+
+
+def _leading_zero(loader: _Loader, node: yaml.ScalarNode) -> None:
+    # YAML reads it as octal: 010 would be 8.
+    raise ValueError(f"{node.value} starts with 0; drop the 0, or quote a text")
+
+
+_Loader.add_constructor("!leading-zero", _leading_zero)
+YAML = "tag:yaml.org,2002:"
+SCALARS = {
+    "!leading-zero": r"[-+]?0[\d_]+",
+    f"{YAML}null": "|~|null|Null|NULL|None",
+    f"{YAML}bool": "true|True|TRUE|false|False|FALSE|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF",
+    f"{YAML}int": r"[-+]?(0|[1-9][\d_]*)",
+    f"{YAML}float": r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+    f"{YAML}merge": "<<",
+}
+for tag, pattern in SCALARS.items():
+    _Loader.add_implicit_resolver(tag, re.compile(f"^({pattern})$"), None)
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is made of numbers, texts, lists and mappings with texts as keys."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and is_plain(value[key]) for key in value)
+    if isinstance(value, list):
+        return all(map(is_plain, value))
+    return isinstance(value, PLAIN)
 
 
 def from_yaml(text: str) -> Any:
     """Return the value of a YAML text; both None and null are None.
 
     Raises:
-        BookError: for a text that is not YAML.
+        BookError: for a text that is not YAML, or holds other things than numbers and texts.
 
     Example:
-        >>> from_yaml("None"), from_yaml("1e-3"), from_yaml("{n: 8}")
-        (None, 0.001, {'n': 8})
+        >>> from_yaml("None"), from_yaml("1e-3"), from_yaml("{n: 8}"), from_yaml("2026-01-01")
+        (None, 0.001, {'n': 8}, '2026-01-01')
     """
     try:
-        return yaml.load(text, _Loader)  # a SafeLoader
-    except yaml.YAMLError as error:
-        raise BookError(f"{text!r} is not YAML: {' '.join(str(error).split())}") from None
+        value = yaml.load(text, _Loader)  # a SafeLoader
+        if not is_plain(value):
+            raise TypeError("it holds more than numbers, texts, lists, and mappings from texts")
+    except Exception as error:  # PyYAML also raises KeyError, IndexError and others
+        reason = " ".join(str(error).split())[:200]
+        raise BookError(f"{text[:60]!r} is not a value in YAML: {reason}") from None
+    return value
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -69,7 +104,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         value = from_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, BookError) as error:
+    except (OSError, ValueError) as error:
         raise BookError(f"{path} cannot be read: {error}") from None
     if not isinstance(value, dict | None):
         raise BookError(f"{path} must hold `name: value` lines; it holds {str(value)[:60]!r}")
@@ -100,42 +135,65 @@ def book_folder() -> Path:
 
 
 def contents(book: Path) -> list[str]:
-    """Return the names of the chapters (notebooks) in the order of the table of contents."""
+    """Return the names of the chapters in the order of the table of contents.
+
+    A chapter is a notebook with a cell tagged `parameters`. Other notebooks only read stored
+    results: they run when the site is built.
+    """
     listed = re.findall(r"chapters/([\w.-]+)", json.dumps(read_yaml(book / "_toc.yml")))
-    return [name for name in listed if (book / "chapters" / f"{name}.ipynb").is_file()]
+    present = [name for name in listed if source_path(book, name).is_file()]
+    return [name for name in present if has_parameters(read_chapter(book, name))]
+
+
+def source_path(book: Path, chapter: str) -> Path:
+    """Return the path of a chapter's source; `chapter` is its name, or the path of a notebook."""
+    return book / "chapters" / (chapter.removesuffix(".ipynb") + ".ipynb")
 
 
 def chosen_chapters(book: Path, given: Iterable[str]) -> list[str]:
-    """Return the chapters that were asked for; `all` is every chapter in the contents.
+    """Return what was asked for: names of chapters, and absolute paths of other notebooks.
+
+    Args:
+        book: folder of the book.
+        given: names; `all` is every chapter in the contents; or paths of notebooks.
 
     Raises:
         BookError: for an unknown chapter.
     """
-    choices = sorted(path.stem for path in (book / "chapters").glob("[!.]*.ipynb"))
-    chosen: dict[str, None] = {}
-    for name in given:
-        name = Path(name).name.removesuffix(".ipynb")
-        if name not in (*choices, "all"):
-            raise unknown("chapter", name, choices)
-        chosen |= dict.fromkeys(contents(book) if name == "all" else [name])
-    return list(chosen)
+    choices = contents(book)
+    chosen: list[str] = []
+    for text in given:
+        path = Path(text).resolve()
+        is_file = path.suffix == ".ipynb" and path.is_file()
+        if is_file and path.parent == book / "chapters":
+            text = path.stem
+        if is_file and text not in choices:
+            chosen.append(str(path))
+        elif text == "all":
+            chosen += choices
+        elif text.removesuffix(".ipynb") in choices:
+            chosen.append(text.removesuffix(".ipynb"))
+        else:
+            raise unknown("chapter", text, choices)
+    return list(dict.fromkeys(chosen))
 
 
 def read(path: Path) -> nbformat.NotebookNode | None:
     """Return a notebook, or None if there is none or it is not readable."""
     try:
         return nbformat.read(path, as_version=4)
-    except (OSError, ValueError, nbformat.reader.NotJSONError):
+    except (OSError, ValueError, KeyError, AttributeError, nbformat.reader.NotJSONError):
         return None
 
 
-def read_chapter(book: Path, name: str) -> nbformat.NotebookNode:
-    """Return the source of a chapter.
+def read_chapter(book: Path, chapter: str) -> nbformat.NotebookNode:
+    """Return the source of a chapter; see `source_path`.
 
     Raises:
         BookError: if it cannot be read.
     """
-    notebook = read(path := book / "chapters" / f"{name}.ipynb")
+    path = source_path(book, chapter)
+    notebook = read(path)
     if notebook is None:
         raise BookError(f"{path} is not a notebook; restore it from the repository")
     return notebook
@@ -150,6 +208,11 @@ def write(notebook: nbformat.NotebookNode, path: Path) -> None:
 def has_tag(cell: Mapping, *tags: str) -> bool:
     """Return whether a cell has one of the tags."""
     return bool({*tags} & {*cell["metadata"].get("tags", [])})
+
+
+def has_parameters(notebook: nbformat.NotebookNode) -> bool:
+    """Return whether a notebook has a cell tagged `parameters`."""
+    return any(has_tag(cell, "parameters") for cell in notebook.cells)
 
 
 def code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
@@ -169,16 +232,31 @@ def cells_hash(notebook: nbformat.NotebookNode, given: Iterable[str] = ()) -> st
     return fingerprint([cells, used])
 
 
+def assigned(source: str) -> dict[str, ast.expr]:
+    """Return the names that code assigns at its top level, and the values.
+
+    Example:
+        >>> list(assigned("n = 8  # variables\nrate: float = 0.1"))
+        ['n', 'rate']
+    """
+    found: dict[str, ast.expr] = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name):
+                found[target.id] = node.value
+    return found
+
+
 def defaults(notebook: nbformat.NotebookNode) -> dict[str, Any]:
     """Return what the cell tagged `parameters` assigns; empty without such a cell."""
     result = {}
     for cell in (cell for cell in notebook.cells if has_tag(cell, "parameters")):
-        for node in ast.parse(cell.source).body:
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                try:
-                    result[node.targets[0].id] = ast.literal_eval(node.value)
-                except ValueError:  # computed, such as 2**10
-                    result[node.targets[0].id] = ...
+        for name, value in assigned(cell.source).items():
+            try:
+                result[name] = ast.literal_eval(value)
+            except ValueError:  # computed, such as 2**10
+                result[name] = ...
     return result
 
 
@@ -199,8 +277,9 @@ def resolve(book: Path, chapter: str, preset: str, given: Mapping[str, Any]) -> 
     if preset not in preset_names(book):
         raise unknown("preset", preset, preset_names(book))
     known = defaults(read_chapter(book, chapter))
-    own = read_yaml(book / "chapters" / "presets" / f"{preset}.yml").get(chapter) or {}
-    result = {"preset": preset} if "preset" in known and preset != "quick" else {}
+    presets = read_yaml(book / "chapters" / "presets" / f"{preset}.yml")
+    own = presets.get(source_path(book, chapter).stem) or {}
+    result: dict[str, Any] = {"preset": preset} if "preset" in known and preset != "quick" else {}
     for name, value in [*own.items(), *given.items()]:
         if name not in known or name == "preset":
             choices = [name for name in known if name != "preset"]
@@ -213,9 +292,11 @@ def resolve(book: Path, chapter: str, preset: str, given: Mapping[str, Any]) -> 
 
 def as_text(parameters: Mapping[str, Any]) -> dict[str, str]:
     """Return each value as `-p` takes it. JSON has no NaN, so provenance holds these texts."""
-    dumped = {k: yaml.safe_dump(v, default_flow_style=True, width=1e9, allow_unicode=True)
-              for k, v in parameters.items()}  # fmt: skip
-    return {k: v.removesuffix("\n").removesuffix("\n...") for k, v in dumped.items()}
+    result = {}
+    for name, value in parameters.items():
+        text = yaml.safe_dump(value, default_flow_style=True, width=1e9, allow_unicode=True)
+        result[name] = text.removesuffix("\n").removesuffix("\n...")
+    return result
 
 
 def package_commit() -> str:
@@ -239,23 +320,30 @@ def package_commit() -> str:
         return ""
 
 
+@functools.cache
+def package_hash() -> str:
+    """Return the fingerprint of the package's source files, which needs no git."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    return fingerprint({str(f.relative_to(PACKAGE)): f.read_text("utf-8") for f in files})
+
+
 def scrub(notebook: nbformat.NotebookNode, book: Path) -> None:
     """Replace paths of this machine in the outputs, in place."""
-    places = [
-        (str(book.resolve()), "."), (sys.prefix, "python"), (str(Path.home()), "~"),
-        (tempfile.gettempdir(), "tmp"),
-    ]  # fmt: skip
-    # Before a path comes no letter of base64, so pictures stay as they are.
-    paths = [(rf"(?<![\w+/.]){re.escape(place)}(?![\w-])", new) for place, new in places]
-    rules = [(r"/\S*/ipykernel_\d+/\d+\.py", "cell"), *paths]
+    places = {str(book.resolve()): ".", sys.prefix: "python", str(Path.home()): "~"}
+    places[tempfile.gettempdir()] = "tmp"
+    rules = {r"/\S*/ipykernel_\d+/\d+\.py": "cell"}
+    for place, new in places.items():
+        # Before a path comes no letter of base64, so pictures stay as they are.
+        rules[rf"(?<![\w+/.]){re.escape(place)}(?![\w-])"] = new
 
     def replaced(value: Any) -> Any:
         if isinstance(value, list):
             return [replaced(item) for item in value]
         if isinstance(value, dict):
             return {name: replaced(item) for name, item in value.items()}
-        for pattern, new in rules if isinstance(value, str) else []:
-            value = re.sub(pattern, new, value)
+        if isinstance(value, str):
+            for pattern, new in rules.items():
+                value = re.sub(pattern, new, value)
         return value
 
     for cell in code_cells(notebook):

@@ -1,7 +1,11 @@
 """Run chapters by papermill, and skip those whose executed copy is what a run would give."""
 
+import json
+import math
 import os
+import re
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,13 +15,25 @@ from unittest import mock
 import nbformat
 from joblib import Parallel, cpu_count, delayed
 
-from symgen import __version__
 from symgen.book import editions, notebooks
+from symgen.book.notebooks import BookError
 from symgen.storage import fingerprint
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 # nbclient gives up on a cell that prints a lot after 4 seconds.
 OUTPUT_SECONDS = 600
+#: The variables of kernels.
+ENVIRONMENT = {
+    # Progress bars have no place on a page.
+    "TQDM_DISABLE": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+    # Its reports on new last layers name paths of this machine.
+    "TRANSFORMERS_VERBOSITY": "error",
+    # On Linux, freed memory is kept: images of 224 pixels run 1.6 times as fast, or more.
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+}
 
 
 class Outcome(NamedTuple):
@@ -35,29 +51,65 @@ def run_folder(place: Path, preset: str, given: Mapping[str, Any]) -> Path:
     return place / "_build" / "runs" / f"{preset}{changed}"
 
 
+def check_writable(folder: Path, what: str) -> None:
+    """Make a folder if need be, and check that files can be written to it.
+
+    Raises:
+        BookError: if not.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise BookError(
+            f"{what} {folder} cannot be written to ({error.strerror}); name another folder"
+        ) from None
+
+
 def identity(source: nbformat.NotebookNode, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return everything that decides if a run would repeat an earlier one."""
     return {
         "cells": notebooks.cells_hash(source, parameters),
         "parameters": notebooks.as_text(parameters),
-        "symgen": f"{__version__} {notebooks.package_commit()}".strip(),
+        "package": notebooks.package_hash(),
     }
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts in nested lists and mappings."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from texts_in(item)
 
 
 def is_unchanged(path: Path, about: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
     """Return whether the executed copy at `path` need not be made again.
 
-    A chapter runs again if the package has uncommitted changes, if it reads tables of other
-    chapters, or if a parameter names a file or code of the reader, which may have changed.
+    A chapter runs again if it reads tables of other chapters, or if a parameter names a file or
+    code of the reader (module:function), which may have changed.
     """
     earlier = notebooks.read(path)
     if earlier is None or path.with_suffix(".failed.ipynb").exists():
         return False
-    texts = [value for value in parameters.values() if isinstance(value, str)]
-    own = any(":" in text or (os.path.sep in text and Path(text).exists()) for text in texts)
+    for text in texts_in(dict(parameters)):
+        is_code = re.fullmatch(r"[\w./~-]+:\w+", text)
+        if is_code or (os.path.sep in text and Path(text).expanduser().exists()):
+            return False
     ran = earlier.metadata.get("symgen", {})
-    same = all(ran.get(name) == value for name, value in about.items())
-    return same and not (own or ran.get("reads") or about["symgen"].endswith("+"))
+    return not ran.get("reads") and all(ran.get(name) == value for name, value in about.items())
+
+
+def check_own(path: Path) -> None:
+    """Check that a file may be replaced: it is a notebook that a run made, or there is none.
+
+    Raises:
+        BookError: if not.
+    """
+    earlier = notebooks.read(path)
+    if path.exists() and (earlier is None or "symgen" not in earlier.metadata):
+        raise BookError(f"{path} was not made by `symgen run`; name another --out, or move it away")
 
 
 def execute(
@@ -66,8 +118,8 @@ def execute(
     preset: str,
     given: Mapping[str, Any],
     out: Path,
-    until: float | None = None,
-    source: nbformat.NotebookNode | None = None,
+    until: float = math.inf,
+    commit: str = "",
     cores: int | None = None,
 ) -> Outcome:
     """Run one chapter into the folder `out`.
@@ -77,106 +129,121 @@ def execute(
 
     Args:
         book: folder of the book.
-        chapter, preset: names.
+        chapter: name of a chapter, or path of another notebook.
+        preset: name of the preset.
         given: parameters that differ from the preset's.
         out: folder of the run.
         until: time (seconds since 1970) after which nothing new starts.
-        source: the notebook to run instead of the chapter's own.
+        commit: commit of symgen, to store new trainings in `data/trainings`; empty stores none.
         cores: number of cores that the chapter's trainings share; by default all.
 
     Raises:
         BookError: for an unknown preset or parameter.
     """
     parameters = notebooks.resolve(book, chapter, preset, given)
-    source = source or notebooks.read_chapter(book, chapter)
-    path, failed = out / f"{chapter}.ipynb", out / f"{chapter}.failed.ipynb"
+    source_path = notebooks.source_path(book, chapter)
+    source = notebooks.read_chapter(book, chapter)
     about = identity(source, parameters)
+    name = source_path.stem
+    path = out / f"{name}.ipynb"
+    failed = path.with_suffix(".failed.ipynb")
     if is_unchanged(path, about, parameters):
-        return Outcome(chapter, "unchanged", path, "unchanged since its last run")
-    if until is not None and time.time() >= until:
-        return Outcome(chapter, "stopped", path, "not started; run again")
+        return Outcome(name, "unchanged", path, "unchanged since its last run")
+    if time.time() >= until:
+        return Outcome(name, "stopped", path, "not started; run again")
     started = time.perf_counter()
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=f".{chapter}.") as folder:
-        aside = Path(folder).resolve()
-        notebooks.write(source, aside / "source.ipynb")
-        kernel = {"SYMGEN_OUT": str(aside), "SYMGEN_RUN": str(out.resolve())}
-        bars = ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS", "HF_DATASETS_DISABLE_PROGRESS_BARS")
-        kernel |= dict.fromkeys(bars, "1")
-        # Its reports on new last layers name paths of this machine.
-        kernel |= {"TRANSFORMERS_VERBOSITY": "error"}
-        # On Linux, freed memory is kept: images of 224 pixels run 1.6 times as fast, or more.
-        kernel |= {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**30)}
-        kernel |= {  # the kernel runs in another folder
-            name: str(Path(os.environ[name]).expanduser().absolute())
-            for name in ("SYMGEN_CACHE", "SYMGEN_DATA")
-            if os.environ.get(name)
-        }
-        kernel |= {"SYMGEN_UNTIL": str(until)} if until is not None else {}
-        kernel |= {"LOKY_MAX_CPU_COUNT": str(cores)} if cores is not None else {}
-        try:
-            with mock.patch.dict(os.environ, kernel):
-                executed = _papermill(book, aside, parameters)
-        except Exception as error:  # a failing cell, a dead kernel and a full disk differ in type
+    try:
+        check_own(path)
+        check_own(failed)
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out, prefix=f".{name}.") as folder:
+            aside = Path(folder).resolve()
+            kernel = _variables(aside, out, until, commit, cores)
+            executed, error = _papermill(source, aside, parameters, source_path.parent, kernel)
             if getattr(error, "ename", "") == "OutOfTime":
-                return Outcome(chapter, "stopped", path, str(error.evalue))
-            partial = notebooks.read(aside / "executed.ipynb") or source
-            _tidy(partial, book)
-            notebooks.write(partial, failed)
-            message = f"failed: {_reason(error)}\n  executed so far: {failed}"
-            return Outcome(chapter, "failed", failed, message)
-        seconds = round(time.perf_counter() - started, 1)
-        record = {"preset": preset, "seconds": seconds, **_provenance(executed), **about}
-        _tidy(executed, book)
-        executed.metadata["symgen"] = record
-        notebooks.write(executed, path)
-        editions.move_tables(aside / "tables", out / "tables", chapter)
-        failed.unlink(missing_ok=True)
-    return Outcome(chapter, "done", path, f"done in {seconds:.1f} s")
+                return Outcome(name, "stopped", path, str(getattr(error, "evalue", "")))
+            record = _tidy(executed, book)
+            seconds = round(time.perf_counter() - started, 1)
+            executed.metadata["symgen"] = {"preset": preset, "seconds": seconds, **record, **about}
+            if error is not None:
+                notebooks.write(executed, failed)
+                message = f"failed: {_reason(error)} (executed so far: {failed})"
+                return Outcome(name, "failed", failed, message)
+            editions.seal(executed, aside / "tables", name)
+            editions.put(executed, aside / "tables", path)
+            failed.unlink(missing_ok=True)
+    except (BookError, OSError) as error:
+        return Outcome(name, "failed", path, f"failed: {error}")
+    return Outcome(name, "done", path, f"done in {seconds:.1f} s")
 
 
-def _papermill(book: Path, aside: Path, parameters: Mapping[str, Any]) -> nbformat.NotebookNode:
+def _variables(
+    aside: Path, out: Path, until: float, commit: str, cores: int | None
+) -> dict[str, str]:
+    """Return the environment variables of a kernel; `Chapter` reads those of symgen."""
+    orders = {"out": str(out.resolve()), "until": until, "commit": commit}
+    kernel = {**ENVIRONMENT, "SYMGEN_OUT": str(aside), "SYMGEN_RUN": json.dumps(orders)}
+    for name in ("SYMGEN_CACHE", "SYMGEN_DATA"):
+        if os.environ.get(name):  # the kernel runs in another folder
+            kernel[name] = str(Path(os.environ[name]).expanduser().absolute())
+    if cores is not None:
+        kernel["LOKY_MAX_CPU_COUNT"] = str(cores)
+    return kernel
+
+
+def _papermill(
+    source: nbformat.NotebookNode,
+    aside: Path,
+    parameters: Mapping[str, Any],
+    place: Path,
+    kernel: Mapping[str, str],
+) -> tuple[nbformat.NotebookNode, Exception | None]:
+    """Return the notebook as far as it ran, and the error that stopped it."""
     import papermill  # slow to import, as are the others
     import zmq
     from traitlets.config import Config
 
     # A kernel talks over a local port that others on the machine could listen to.
     private = {"transport_encryption": "auto"} if zmq.has("curve") else {}
-    return papermill.execute_notebook(
-        aside / "source.ipynb", aside / "executed.ipynb", dict(parameters) or None,
-        cwd=str(book / "chapters"),
-        kernel_name=KERNEL["name"], language=KERNEL["language"], progress_bar=False,
-        iopub_timeout=OUTPUT_SECONDS, config=Config({"KernelManager": private}),
-        extra_arguments=["--log-level=CRITICAL"],
-    )  # fmt: skip
+    target = aside / "executed.ipynb"
+    try:
+        with mock.patch.dict(os.environ, kernel):
+            executed = papermill.execute_notebook(
+                source, target, dict(parameters) or None, cwd=str(place),
+                kernel_name=KERNEL["name"], language=KERNEL["language"], progress_bar=False,
+                iopub_timeout=OUTPUT_SECONDS, config=Config({"KernelManager": private}),
+                extra_arguments=["--log-level=CRITICAL"],
+            )  # fmt: skip
+    except Exception as error:  # a failing cell, a dead kernel and a full disk differ in type
+        return notebooks.read(target) or source, error
+    return executed, None
 
 
-def _provenance(notebook: nbformat.NotebookNode) -> dict[str, Any]:
-    """Take the record out of the output of `Chapter.provenance`."""
-    record: dict[str, Any] = {}
-    for cell in notebooks.code_cells(notebook):
-        for output in cell.outputs:
-            record |= output.get("data", {}).pop(notebooks.PROVENANCE, {})
-    return record
+def _tidy(notebook: nbformat.NotebookNode, book: Path) -> dict[str, Any]:
+    """Remove what differs between two equal runs, and paths of this machine.
 
-
-def _tidy(notebook: nbformat.NotebookNode, book: Path) -> None:
-    """Remove what differs between two equal runs, and paths of this machine."""
+    Returns:
+        The record in the output of `Chapter.provenance`, which is removed, too.
+    """
     kept = {k: v for k, v in notebook.metadata.items() if k == "widgets"}
     kept |= {"kernelspec": KERNEL, "language_info": {"name": "python", "file_extension": ".py"}}
     notebook.metadata = nbformat.from_dict(kept)
+    record: dict[str, Any] = {}
     for cell in notebook.cells:
         for name in ("papermill", "execution"):
             cell.metadata.pop(name, None)
+        for output in cell.get("outputs", []):
+            record |= output.get("data", {}).pop(notebooks.PROVENANCE, {})
     notebooks.scrub(notebook, book)
+    return record
 
 
-def _reason(error: Exception) -> str:
-    if not hasattr(error, "ename"):
-        return f"{type(error).__name__}: {error}"
-    lines = error.source.strip().splitlines()[:12]
-    cell = "\n".join(f"    {line}" for line in lines)
-    return f"cell [{error.exec_count}] raised {error.ename}: {error.evalue}\n{cell}"
+def _reason(error: Any) -> str:
+    """Return in one line why a chapter stopped."""
+    text = f"{type(error).__name__}: {error}"
+    if hasattr(error, "ename"):
+        text = f"cell [{error.exec_count}] raised {error.ename}: {error.evalue}"
+    return " ".join(text.split())
 
 
 def run_all(
@@ -186,17 +253,33 @@ def run_all(
     given: Mapping[str, Any],
     out: Path,
     workers: int = 1,
-    until: float | None = None,
+    until: float = math.inf,
+    commit: str = "",
 ) -> Iterator[Outcome]:
     """Run chapters side by side, and yield each outcome as it comes. See `execute`."""
     # Chapters that run side by side share the cores, or processes would wait for each other.
     cores = max(1, cpu_count() // workers)
-    rest = (preset, given, out, until, None, cores)
+    rest = (preset, given, out, until, commit, cores)
     # Neighbours share networks, so the second of them comes later and reads them.
     names = [*chapters]
     names = [*names[::2], *names[1::2]] if workers > 1 else names
-    jobs = (delayed(execute)(book, name, *rest) for name in names)
-    yield from Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)(jobs)
+    jobs = (delayed(_execute_under)(os.getpid(), book, name, *rest) for name in names)
+    options: dict[str, Any] = {"return_as": "generator_unordered", "batch_size": 1}
+    outcomes: Any = Parallel(n_jobs=workers, **options)(jobs)
+    yield from outcomes
+
+
+def _execute_under(parent: int, *arguments: Any) -> Outcome:
+    """Run a chapter, and end this process if its parent was killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    if os.getpid() != parent:
+        threading.Thread(target=watch, daemon=True).start()
+    return execute(*arguments)
 
 
 def expected(book: Path, chapters: Iterable[str], preset: str) -> Iterator[tuple[str, str]]:

@@ -6,15 +6,12 @@ parameters cell, such as the landing page, are executed whenever the site is bui
 """
 
 import html
-import itertools
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +20,21 @@ from docutils import nodes
 
 from symgen.book import editions, inert, notebooks, pages
 from symgen.book.notebooks import BookError
+from symgen.book.run import KERNEL
 from symgen.figures.style import WEB
 from symgen.storage import fingerprint
 
+FAILED = (
+    '<p class="failed"><b>The last run of this chapter failed.</b> '
+    "Outputs on this page are those of an earlier run.</p>"
+)
 CLAIM = re.compile(r'data-claim="(\w+)" data-preset="(\w+)"')
 # The packages of scripts, with their checksums: npm unpacks no archive with another one.
 NPM = Path(__file__).parent / "npm"
 # Folder in vendor/ and the part of a package that it holds.
-PARTS = {
-    "mathjax": "mathjax/es5",
-    "widgets": "@jupyter-widgets/html-manager/dist",
-    "reveal": "reveal.js/dist",
-}
+PARTS = {"mathjax": "mathjax/es5", "reveal": "reveal.js/dist"}
 # Speech rules, source maps and old fonts are large, and no page loads them.
-UNUSED = shutil.ignore_patterns("sre", "*.map", "*amd.js", "*.eot", "*.ttf", "node-main.js")
+UNUSED = shutil.ignore_patterns("sre", "*.map", "*.eot", "*.ttf", "node-main.js")
 
 
 def build(book: Path, edition: str | None = None, folder: Path | None = None) -> Path:
@@ -51,39 +49,40 @@ def build(book: Path, edition: str | None = None, folder: Path | None = None) ->
         folder: folder of a run; by default ``_build/runs/quick`` if it exists.
 
     Raises:
-        BookError: for an unknown edition, an empty folder, jupyter-book 2, or errors in a page.
+        BookError: for an unknown edition, an empty folder, or errors in a page.
     """
-    version = metadata.version("jupyter-book")
-    if int(version.split(".")[0]) >= 2:
-        raise BookError(
-            f"jupyter-book {version} is installed, which reads neither _config.yml nor _toc.yml; "
-            "run: pip install 'jupyter-book<2'"
-        )
     names = editions.edition_names(book)
     if edition is not None and edition not in names:
         raise notebooks.unknown("edition", edition, names)
     if folder is not None and not any(folder.glob("*.ipynb")):
         raise BookError(f"no executed chapter in {folder}; run `symgen run all` first")
     built = book / "_build"
-    if edition is None and folder is None:
-        folder = built / "runs" / "quick"
-    sources = [editions.edition_folder(book, edition) if edition else folder]
-    sources += [editions.edition_folder(book, "quick")]
-    work, site = built / "site-work", built / "html"
+    shown = folder or built / "runs" / "quick"
+    if edition is not None:
+        shown = editions.edition_folder(book, edition)
+    sources = [shown, editions.edition_folder(book, "quick")]
+    work = built / "site-work"
     # Warnings are errors.
     command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
     command += ["build", "-W", "-n", "--keep-going", "--path-output", str(work), str(book)]
     print("Building the site ...", flush=True)
-    shown = os.pathsep.join(str(source.resolve()) for source in sources)
-    environment = {**os.environ, "PYTHONUTF8": "1", "SYMGEN_PAGES": shown}
+    pages_of = os.pathsep.join(str(source.resolve()) for source in sources)
+    environment = {**os.environ, "PYTHONUTF8": "1", "SYMGEN_PAGES": pages_of}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         # Sphinx would pass over the faulty pages next time.
         shutil.rmtree(work, ignore_errors=True)
         report = "\n".join(line for line in done.stderr.splitlines() if line.strip())
         raise BookError(f"the site has errors; the previous site was kept:\n{report}")
-    shutil.rmtree(site, ignore_errors=True)
-    shutil.copytree(work / "_build" / "html", site)
+    site = built / "html"
+    fresh = built / "html.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        shutil.copytree(work / "_build" / "html", fresh)
+        shutil.rmtree(site, ignore_errors=True)
+        fresh.rename(site)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
     return site / f"{notebooks.read_yaml(book / '_toc.yml')['root']}.html"
 
 
@@ -92,50 +91,37 @@ def executed_page(book: Path, name: str, sources: list[Path]) -> nbformat.Notebo
 
     If its cells have changed since, the page is the executed copy as it ran, and says so.
     """
-    page = source = notebooks.read_chapter(book, name)
+    page = notebooks.read_chapter(book, name)
     copies = (notebooks.read(folder / f"{name}.ipynb") for folder in sources)
     executed = next(filter(None, copies), None)
-    if executed and editions.is_stale(executed, source):
+    if executed and editions.is_stale(executed, page):
         page = executed
         page.metadata["symgen"] = {**page.metadata.get("symgen", {}), "stale": True}
     elif executed:
-        code = iter(notebooks.code_cells(executed))
+        ran = iter(notebooks.code_cells(executed))
         cells = []
-        for cell in source.cells:
+        for cell in page.cells:
             cells.append(cell)
             if cell.cell_type == "code":
-                ran = next(code)
-                cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
+                cell.outputs = next(ran).outputs
             if notebooks.has_tag(cell, "parameters"):
                 cells += [c for c in executed.cells if notebooks.has_tag(c, "injected-parameters")]
-        page.cells, page.metadata = cells, executed.metadata
-    failed = notebooks.read(sources[0] / f"{name}.failed.ipynb")
-    if failed is not None:
-        page.cells.insert(1, nbformat.v4.new_markdown_cell(_failure(failed)))
+        page.cells = cells
+        page.metadata = executed.metadata
+    if (sources[0] / f"{name}.failed.ipynb").exists():
+        page.cells.insert(1, nbformat.v4.new_markdown_cell(FAILED))
     return page
 
 
-def _failure(failed: nbformat.NotebookNode) -> str:
-    """Return the line that states where the last run of a chapter failed."""
-    outputs = [output for cell in notebooks.code_cells(failed) for output in cell.outputs]
-    errors = [output for output in outputs if output.output_type == "error"]
-    text = f"{errors[0].ename}: {errors[0].evalue}" if errors else "its kernel ended"
-    text = " ".join(re.sub(r"\x1b\[[\d;]*m", "", text).split())[:300]
-    return (
-        '<p class="failed"><b>The last run of this chapter failed</b>: '
-        f"<code>{html.escape(text)}</code>. Outputs on this page are those of an earlier run.</p>"
-    )
-
-
 def fetch_scripts(book: Path) -> Path | None:
-    """Fetch the scripts into ``_build/vendor`` of the book, or SYMGEN_SCRIPTS, if need be.
+    """Fetch the scripts into ``_build/vendor`` of the book, if need be.
 
     Returns:
         The folder that holds ``vendor/``; None, with a message, if npm cannot fetch them. Pages
         then load them from the network.
     """
     lock = (NPM / "package-lock.json").read_text(encoding="utf-8")
-    folder = Path(os.environ.get("SYMGEN_SCRIPTS") or book / "_build" / "vendor")
+    folder = book / "_build" / "vendor"
     stamp = folder / "fetched"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == lock:
         return folder / "site"
@@ -151,7 +137,7 @@ def fetch_scripts(book: Path) -> Path | None:
         except (OSError, subprocess.SubprocessError) as error:
             cause = str(getattr(error, "stderr", "") or error).strip()
             print(
-                "symgen: npm could not fetch the scripts of pages, so formulas and sliders of "
+                "symgen: npm could not fetch the scripts of pages, so formulas of "
                 f"this site need a network connection ({cause})",
                 file=sys.stderr,
             )
@@ -194,37 +180,44 @@ def _configure(app: Any, config: Any) -> None:
     if _executed():
         config.nb_execution_mode = "off"
     config.html_static_path = [*config.html_static_path, str(WEB)]
+    config.nb_ipywidgets_js = {}
     config.html_theme_options.update(show_navbar_depth=1, show_toc_level=2)
     # They lie outside of _static, whose scripts the theme loads on every page.
     if site := fetch_scripts(book):
         config.html_extra_path = [*config.html_extra_path, str(site)]
         config.mathjax_path = "../vendor/mathjax/tex-mml-chtml.js"
-        config.nb_ipywidgets_js = {"../vendor/widgets/embed.js": {}}
 
 
 def _source(app: Any, page: str, text: list[str]) -> None:
-    book = Path(app.srcdir)
-    if not str(app.env.doc2path(page)).endswith(".ipynb"):
+    path = Path(app.env.doc2path(page))
+    if path.suffix != ".ipynb":
         return
     notebook = nbformat.reads(text[0], as_version=4)
-    if sources := _executed():
-        notebook = executed_page(book, Path(page).name, sources)
-    record = notebook.metadata.pop("symgen", {})
+    is_chapter = notebooks.has_parameters(notebook)
+    if is_chapter and _executed():
+        notebook = executed_page(Path(app.srcdir), path.stem, _executed())
+    record = notebook.metadata.get("symgen", {})
+    # No other metadata: those of an executed copy could make MyST-NB execute the page again.
+    kept: dict[str, Any] = {"kernelspec": KERNEL}
+    if not is_chapter:
+        kept["mystnb"] = {"execution_mode": "force"}
+    notebook.metadata = nbformat.from_dict(kept)
     injected = any(notebooks.has_tag(cell, "injected-parameters") for cell in notebook.cells)
     heading = "Figure"
     if record:
         title, _, rest = notebook.cells[0].source.partition("\n")
         notebook.cells[0].source = f"{title}\n\n{_made_by(record)}\n\n{rest}"
-    for cell, after in itertools.pairwise([*notebook.cells, None]):
+    for cell, after in zip(notebook.cells, [*notebook.cells[1:], None], strict=True):
         if cell.cell_type == "code":
             words = pages.caption(after) or heading
             cell.metadata["mystnb"] = {"image": {"alt": words, "classes": "drawn"}}
+            cell.outputs = nbformat.from_dict(inert.clean_controls(cell.outputs))
             if injected and notebooks.has_tag(cell, "parameters"):
                 cell.metadata["tags"] = [*cell.metadata["tags"], "hide-cell"]
                 words = "Default parameters, and their meaning"
                 cell.metadata["mystnb"] |= {"code_prompt_show": words, "code_prompt_hide": words}
         elif cell.cell_type == "markdown":
-            heading = next(iter(re.findall(r"^#+ +(.+)$", cell.source, re.M)[-1:]), heading)
+            heading = [heading, *re.findall(r"^#+ +(.+)$", cell.source, re.M)][-1]
             if pages.caption(cell):
                 cell.source = "{.caption}\n" + cell.source
     text[0] = nbformat.writes(notebook)
@@ -244,7 +237,7 @@ def _clean(app: Any, document: nodes.document) -> None:
     if not str(app.env.doc2path(app.env.docname)).endswith(".ipynb"):
         return
     for output in [n for n in document.findall(nodes.container) if "mime_type" in n]:
-        if output["mime_type"] not in (*inert.SHOWN, inert.WIDGET_VIEW):
+        if output["mime_type"] not in inert.SHOWN:
             output.parent.remove(output)
         elif output["mime_type"] == "text/html":
             for raw in list(output.findall(nodes.raw)):
@@ -253,8 +246,5 @@ def _clean(app: Any, document: nodes.document) -> None:
                     text += pages.recorded(Path(app.srcdir), claim, preset)
                 raw.children = [nodes.Text(text)]
                 raw.rawsource = text
-    scripts = getattr(app.env, "nb_metadata", {}).get(app.env.docname, {}).get("js_files", {})
-    if "ipywidgets_state" in scripts:
-        address, options = scripts["ipywidgets_state"]
-        state = inert.clean_widgets(json.loads(options["body"]))
-        scripts["ipywidgets_state"] = (address, {**options, "body": inert.as_script(state)})
+    # The state of widgets would be a script.
+    getattr(app.env, "nb_metadata", {}).get(app.env.docname, {}).pop("js_files", None)

@@ -5,14 +5,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from joblib import Parallel, cpu_count, delayed, parallel_config
+from joblib import cpu_count
 from sklearn.model_selection import ParameterGrid
 
-from symgen.book import notebooks
+from symgen.book import notebooks, run
 from symgen.book.notebooks import BookError
 from symgen.storage import atomic, fingerprint
 
@@ -29,8 +30,20 @@ class Cell(NamedTuple):
     @property
     def name(self) -> str:
         """Name of its folder."""
-        texts = notebooks.as_text(self.parameters)
-        return f"{self.chapter}-{fingerprint([self.preset, texts])[:12]}"
+        key = [self.chapter, self.preset, notebooks.as_text(self.parameters)]
+        return f"{Path(self.chapter).stem}-{fingerprint(key)[:12]}"
+
+    def is_done(self, book: Path, out: Path) -> bool:
+        """Return whether the folder of the sweep holds what a run would give."""
+        parameters = notebooks.resolve(book, self.chapter, self.preset, self.parameters)
+        about = run.identity(notebooks.read_chapter(book, self.chapter), parameters)
+        page = notebooks.source_path(book, self.chapter).name
+        return run.is_unchanged(out / "cells" / self.name / page, about, parameters)
+
+
+def sweep_folder(book: Path, grid: Path) -> Path:
+    """Return the folder of a sweep, one per grid file."""
+    return book / "_build" / "sweeps" / f"{grid.stem}-{fingerprint(grid.resolve())[:6]}"
 
 
 def read_cells(book: Path, grid: Path) -> list[Cell]:
@@ -46,21 +59,25 @@ def read_cells(book: Path, grid: Path) -> list[Cell]:
         BookError: for anything else, and for unknown chapters, presets and parameters.
     """
     asked = notebooks.read_yaml(grid)
-    if extra := asked.keys() - {*KEYS}:
-        raise notebooks.unknown(f"key of {grid}", min(extra), KEYS)
+    for key in asked.keys() - {*KEYS}:
+        raise notebooks.unknown(f"key of {grid}", key, KEYS)
+    chapter = asked.get("chapter")
+    chapters = chapter if isinstance(chapter, list) else [chapter]
     try:
-        names, sets = asked["chapter"], ParameterGrid(asked["grid"])
-    except (KeyError, TypeError, ValueError) as error:
+        sets = list(ParameterGrid(asked.get("grid")))
+    except (TypeError, ValueError) as error:
         raise BookError(
-            f"{grid} must hold chapter, and grid: lists of values by parameter, or a list of such "
-            f"mappings ({error})"
+            f"{grid} must hold grid: lists of values by parameter, or a list of such mappings "
+            f"({error})"
         ) from None
     preset = asked.get("preset", "quick")
     cells = []
-    for chapter in notebooks.chosen_chapters(book, [names] if isinstance(names, str) else names):
+    for chapter in notebooks.chosen_chapters(book, map(str, chapters)):
         for parameters in sets:
             notebooks.resolve(book, chapter, preset, parameters)
             cells.append(Cell(chapter, preset, parameters))
+    if not cells:
+        raise BookError(f"{grid} asks for no run; grid and chapter must not be empty")
     return cells
 
 
@@ -85,7 +102,7 @@ def run_cell(book: str, out: str, cell: Cell) -> tuple[Cell, str]:
 def run_cells(
     book: Path, cells: list[Cell], out: Path, workers: int = 1, scheduler: str | None = None
 ) -> Iterator[tuple[Cell, str]]:
-    """Run what is missing, and yield each cell with its error message as it ends.
+    """Run what is missing or out of date, and yield each cell with its error message as it ends.
 
     Args:
         book: folder of the book.
@@ -94,25 +111,24 @@ def run_cells(
         workers: how many cells run side by side on this machine.
         scheduler: address of a dask scheduler, such as ``tcp://10.0.0.1:8786``.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    missing = [cell for cell in cells if not (out / "cells" / cell.name / "done").exists()]
-    jobs = (delayed(run_cell)(str(book), str(out.resolve()), cell) for cell in missing)
     with contextlib.ExitStack() as stack:
-        # joblib's dask backend gives no generators.
-        options: dict[str, Any] = {"backend": "threading", "n_jobs": workers}
-        how = "generator_unordered"
         if scheduler:
             from distributed import Client
 
-            client = stack.enter_context(Client(scheduler))
-            options, how = {"backend": "dask", "n_jobs": -1, "client": client}, "list"
+            pool = stack.enter_context(Client(scheduler)).get_executor()
         else:  # cells side by side share the cores of this machine
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cpu_count() // workers)))
-        stack.enter_context(parallel_config(**options))
-        for cell, error in Parallel(return_as=how)(jobs):
-            if not error:
-                (out / "cells" / cell.name / "done").touch()
-            yield cell, error
+            pool = ThreadPoolExecutor(workers)
+        stack.enter_context(pool)
+        missing = [cell for cell in cells if not cell.is_done(book, out)]
+        place = str(out.resolve())
+        futures = [pool.submit(run_cell, str(book), place, cell) for cell in missing]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            for future in futures:
+                future.cancel()
 
 
 def join_tables(cells: list[Cell], out: Path, errors: Mapping[str, str]) -> Path:
@@ -123,13 +139,14 @@ def join_tables(cells: list[Cell], out: Path, errors: Mapping[str, str]) -> Path
     """
     parts = []
     for cell in cells:
-        folder = out / "cells" / cell.name
-        done = (folder / "done").exists()
+        error = errors.get(cell.name, "")
         about = {"chapter": cell.chapter, **notebooks.as_text(cell.parameters)}
-        about |= {"status": "done" if done else "failed", "error": errors.get(cell.name, "")}
-        files = sorted((folder / "tables").glob("*.csv")) if done else []
-        tables = {file.name.split(".")[1]: pd.read_csv(file) for file in files}
-        for table, frame in (tables or {"": pd.DataFrame(index=[0])}).items():
+        about |= {"status": "failed" if error else "done", "error": error}
+        tables = {"": pd.DataFrame(index=[0])}
+        files = sorted((out / "cells" / cell.name / "tables").glob("*.csv"))
+        if files and not error:
+            tables = {file.name.split(".")[-2]: pd.read_csv(file) for file in files}
+        for table, frame in tables.items():
             row = pd.DataFrame({**about, "table": table}, index=frame.index)
             clash = {name: f"{name} ({table})" for name in frame if name in row}
             parts.append(row.join(frame.rename(columns=clash)))

@@ -1,6 +1,5 @@
 """One small book, run once for all tests that only read its pages."""
 
-import os
 import shutil
 
 import pytest
@@ -25,9 +24,6 @@ def ran(tmp_path_factory):
     for outcome in run.run_all(folder, ["00_first", "02_second"], "quick", {}, out):
         assert outcome.status == "done", outcome.message
         editions.store(folder, "quick", outcome.path)
-    # The tables that were stored beforehand belong to the book.
-    tables = folder / "data" / "editions"
-    shutil.copy(tables / "cpu/tables/00_first.claims.csv", tables / "quick/tables")
     return folder
 
 
@@ -38,14 +34,3 @@ def copied(ran, tmp_path, monkeypatch):
     shutil.copytree(ran, folder, ignore=shutil.ignore_patterns("html", "site-*"), symlinks=True)
     monkeypatch.chdir(folder)
     return folder
-
-
-@pytest.fixture(scope="session", autouse=True)
-def shared_scripts(tmp_path_factory):
-    """The scripts of pages are fetched once."""
-    from conftest import ROOT
-
-    own = ROOT / "_build" / "vendor"
-    os.environ["SYMGEN_SCRIPTS"] = str(own)
-    yield
-    os.environ.pop("SYMGEN_SCRIPTS", None)

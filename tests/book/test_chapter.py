@@ -1,17 +1,17 @@
 """`Chapter`: parameters, tables, claims and provenance inside a notebook."""
 
+import json
 import re
 
 import pandas as pd
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
+from book.small_book import PARAMETERS
 from symgen.book import editions, pages
 from symgen.book.chapter import Chapter
 from symgen.book.notebooks import PROVENANCE, BookError
-from symgen.method import records
 from symgen.method.claims import Contrast
-from symgen.method.study import Study
-from symgen.method.training_curves import measure
 
 
 @pytest.fixture
@@ -24,8 +24,44 @@ def rising(values, side=1):
     return Contrast("rise of H", values, side, 0.02)
 
 
-def test_parameters_are_plain_values_with_the_settings(chapter):
+def test_outside_of_notebooks_parameters_are_those_of_the_chapter_or_all_plain_values(chapter):
     assert chapter.parameters == {"n": 3, "epochs": 2}
+    given = {"n": 3, "preset": "cpu", "other": 2}
+    assert Chapter("00_first", given).parameters == {"n": 3, "preset": "cpu"}
+    given |= {"_x": 1, "f": len, "In": [], "Out": {}, "settings": {"epochs": 2}}
+    mine = Chapter("mine", given).parameters
+    assert mine == {"n": 3, "preset": "cpu", "other": 2, "epochs": 2}
+
+
+def test_variables_of_a_first_pass_are_no_parameters_of_the_second(book):
+    """A reader runs all cells twice in one kernel; the second time, results are there already."""
+    shell = InteractiveShell()
+    cells = [
+        "%matplotlib --list\n(",  # a cell with a mistake
+        PARAMETERS + "\nextra: int = 4",
+        "from symgen.book.chapter import Chapter\nchapter = Chapter('renamed_copy', globals())",
+        "baselines = 7\nnoise = [1]\nmasking = {'a': 1}",
+    ]
+    seen = []
+    injected = "# Parameters\npreset = 'cpu'\nn = 5\n"  # as papermill does
+    for passes in ([*cells], [*cells[:2], injected, *cells[2:]]):
+        for cell in passes:
+            shell.run_cell(cell, store_history=True, silent=False)
+        seen.append(dict(shell.user_ns["chapter"].parameters))
+    first = {"preset": "quick", "n": 3, "rate": 0.1, "extra": 4, "epochs": 1}
+    assert seen == [first, {**first, "preset": "cpu", "n": 5}]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n": 3}, "settings holds 'n', which is a parameter of its own"),
+        (3, "settings is 3; expected a mapping"),
+    ],
+)
+def test_settings_that_would_be_ignored_are_refused(book, settings, message):
+    with pytest.raises(ValueError, match=message):
+        Chapter("00_first", {"n": 3, "settings": settings})
 
 
 def test_tables_have_a_default_place_in_the_book(chapter, book):
@@ -39,28 +75,28 @@ def test_tables_have_a_default_place_in_the_book(chapter, book):
 
 def test_a_claim_that_is_measured_in_no_setting_is_a_sentence(chapter):
     unknown = [rising([float("nan")] * 3), rising([0.1, 0.1, 0.2], 0)]
-    text = chapter.claim("power", unknown, "cnn")._repr_mimebundle_()["text/html"]
+    text = chapter.claim("power", unknown, "our net")._repr_mimebundle_()["text/html"]
     assert (
         "Not tested with these parameters, since fewer than two trainings give" in text
         and "<table" not in text
     )
-    chapter.claim("power", [rising([0.1, 0.12, 0.11])], "vgg")
-    text = chapter.claim("power", unknown, "cnn")._repr_mimebundle_()["text/html"]
-    assert "vgg, 3 trainings" in text and "cnn" not in text
+    chapter.claim("power", [rising([0.1, 0.12, 0.11])], "other net")
+    text = chapter.claim("power", unknown, "our net")._repr_mimebundle_()["text/html"]
+    assert "other net, 3 trainings" in text and "our net" not in text
 
 
 def test_a_claim_is_judged_recorded_and_shown(chapter, book):
-    box = chapter.claim("power", [rising([0.1, 0.12, 0.11]), rising([0.1, 0.1, 0.2], 0)], "cnn")
+    box = chapter.claim("power", [rising([0.1, 0.12, 0.11]), rising([0.1, 0.1, 0.2], 0)], "our net")
     markup = box._repr_mimebundle_()["text/html"]
     assert '<span class="verdict holds">holds</span>' in markup and "<td>control</td>" in markup
-    assert "cnn, 3 trainings" in markup and "<td>above 0.02</td>" in markup
+    assert "our net, 3 trainings" in markup and "<td>above 0.02</td>" in markup
     assert pages.CAPTION and 'data-claim="power" data-preset="quick"' in markup
-    chapter.claim("power", [rising([0.0, 0.01, 0.0])], "vgg", unit="prompts")
-    again = chapter.claim("power", [rising([0.1, 0.3, -0.2])], "cnn")
+    chapter.claim("power", [rising([0.0, 0.01, 0.0])], "other net", unit="prompts")
+    again = chapter.claim("power", [rising([0.1, 0.3, -0.2])], "our net")
     assert again._repr_mimebundle_()["text/html"].count("<span") == 2
     table = pd.read_csv(chapter.folder / "00_first.claims.csv", keep_default_na=False)
     verdicts = table.set_index("setting")["verdict"].to_dict()
-    assert verdicts == {"vgg": "fails", "cnn": "open"} and set(table["of"]) == {
+    assert verdicts == {"other net": "fails", "our net": "open"} and set(table["of"]) == {
         "prompts",
         "trainings",
     }
@@ -72,10 +108,12 @@ def test_a_claim_is_judged_recorded_and_shown(chapter, book):
 
 def test_a_claim_is_judged_by_its_rule_in_several_settings(chapter, monkeypatch):
     monkeypatch.setattr("symgen.method.claims.power", lambda table: [rising(table)])
-    box = chapter.judge("power", {"cnn": [0.1, 0.12, 0.11], "vgg": [0.0, 0.01, 0.0]}, "tunings")
-    assert "cnn, 3 tunings" in box._repr_mimebundle_()["text/html"]
+    box = chapter.judge(
+        "power", {"our net": [0.1, 0.12, 0.11], "other net": [0.0, 0.01, 0.0]}, "tunings"
+    )
+    assert "our net, 3 tunings" in box._repr_mimebundle_()["text/html"]
     table = pd.read_csv(chapter.folder / "00_first.claims.csv").set_index("setting")
-    assert table["verdict"].to_dict() == {"cnn": "holds", "vgg": "fails"}
+    assert table["verdict"].to_dict() == {"our net": "holds", "other net": "fails"}
 
 
 def test_a_claim_that_cannot_be_tested_is_one_sentence(chapter):
@@ -94,27 +132,26 @@ def test_an_unknown_claim_is_an_error(chapter):
         chapter.claim("pover", [rising([1.0, 2.0])])
 
 
-def test_provenance_adds_seconds_and_devices_of_the_trainings_that_were_read(
-    chapter, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("SYMGEN_TRAININGS", str(tmp_path / "trainings"))
-    monkeypatch.setenv("SYMGEN_RECORD", "abc1234")
-    study = Study.of({"n": 4})
-    for seed in (0, 10, 20):
-        rows = pd.DataFrame([(seed, 0, "H", None, None, 0.5)], columns=records.COLUMNS)
-        records.append_measured(study.settings, rows, 500.0)
+def test_provenance_adds_seconds_and_devices_of_the_trainings_that_were_read(chapter):
     assert "measured earlier" not in repr(chapter.provenance())
-    records.READ.clear()  # as in another run
-    for _ in range(2):  # a training that is read twice counts once
-        measure(study, seeds=[0, 10])
+    used = {("s", 0): (500.0, "gpu"), ("s", 1): (500.0, "gpu"), ("s", 2): (0.0, "cpu")}
+    chapter.trainings.used.update(used)
     shown = chapter.provenance(source="an <archive>").bundle
     record = shown[PROVENANCE]
     assert record["reused"] == 1000 and record["seconds"] >= 1000 and record["batch"] > 0
-    place = record["measured_on"][0]
-    assert f"of which 1,000 s are trainings measured earlier on {place}" in shown["text/plain"]
+    assert record["measured_on"] == ["gpu"]
+    assert "of which 1,000 s are trainings measured earlier on gpu" in shown["text/plain"]
     assert "an &lt;archive&gt;" in shown["text/html"]
     again = Chapter("00_first", {})
     assert again.provenance().bundle[PROVENANCE]["reused"] == 0
+
+
+def test_a_run_says_when_trainings_stop_and_if_they_are_kept(chapter, book, monkeypatch):
+    assert (chapter.trainings.commit, chapter.trainings.until) == ("", float("inf"))
+    orders = {"out": str(book / "out"), "until": 5.0, "commit": "abc1234"}
+    monkeypatch.setenv("SYMGEN_RUN", json.dumps(orders))
+    trainings = Chapter("00_first", {}).trainings
+    assert (trainings.commit, trainings.until) == ("abc1234", 5.0)
 
 
 def test_tables_show_three_digits_words_and_no_row_numbers():
