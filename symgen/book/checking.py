@@ -128,7 +128,8 @@ def _judged(
     for hint, value in mistakes.items():
         references[f"Not yet: {hint}"] = _flat(parts(value))
     for hint, turn in ANYWHERE.items():
-        references[f"Not yet: {hint}"] = turn(best)
+        if _distance(turn(best), best) > tol:
+            references[f"Not yet: {hint}"] = turn(best)
     nearest = min(references, key=lambda text: _distance(flat, references[text]))
     if _distance(flat, references[nearest]) <= tol:
         return nearest
@@ -190,8 +191,10 @@ def _difference(label: str, answer: np.ndarray, expected: np.ndarray, tol: float
         return f"{label} of shape {answer.shape}; {kind} is expected."
     if not answer.ndim:
         return f"{label} {_short(answer)}, which is not the expected one."
-    wrong = [place for place in np.ndindex(answer.shape)
-             if _distance(answer[place], expected[place]) > tol]  # fmt: skip
+    wrong = []
+    for place in np.ndindex(answer.shape):
+        if _distance(np.asarray(answer[place]), np.asarray(expected[place])) > tol:
+            wrong.append(place)
     first = f"the first has index {', '.join(map(str, wrong[0]))}: {_short(answer[wrong[0]])}"
     return f"{label} wrong in {len(wrong)} of {answer.size} values; {first}."
 

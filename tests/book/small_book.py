@@ -22,11 +22,13 @@ FIRST = [
     ("code", [], "from IPython.display import HTML, Markdown\n"
      'HTML("<script>hack()</script><p onclick=\'hack()\'>safe words</p>")'),
     ("code", [], 'Markdown("# [evil](javascript:hack())")'),
+    ("code", [], 'print("\\x1b]0;title of the terminal")\nprint("\\x1b[31mred\\x1b[0m\\x00")\n'
+     "import ipywidgets\nipywidgets.HTML('<b>a widget</b>')"),
     ("markdown", [], "## Adding\n\n### Exercise: add\n\n**Easy, 1 minute.** Add 1 and 2.\n\n"
      "<details><summary>Hint</summary>\n\nUse $+$.\n\n</details>"),
     ("code", ["exercise"], "total = ..."),
     ("code", ["exercise-check"], "from symgen.book.checking import check\ncheck(total, 3)"),
-    ("markdown", [], "<details><summary>Solution</summary>\n\nAdd.\n\n```python\ntotal = 1 + 2\n```\n\n</details>"),
+    ("markdown", ["solution"], "<details><summary>Solution</summary>\n\nAdd.\n\n```python\ntotal = 1 + 2\n```\n\n</details>"),
     ("code", [], "chapter.trainings.used['study', 0] = (5.0, 'cpu')\nchapter.provenance()"),
 ]  # fmt: skip
 SECOND = [

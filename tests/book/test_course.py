@@ -1,19 +1,43 @@
-"""The course: what students and teachers get, and slides that load nothing from elsewhere."""
+"""The course: what students, teachers and nbgrader get, and slides that load nothing from elsewhere."""
 
 import re
+import shutil
 
 import nbformat
 import pytest
 from click.testing import CliRunner
 
-from symgen.book import cli, course, inert
-from symgen.book.notebooks import BookError
+from symgen.book import cli, course
+from symgen.book.notebooks import BookError, has_tag
+
+MORE = [
+    ("code", ["blank"], 'def twice(x):\n    """Return 2 x."""\n    return 2 * x'),
+    ("code", ["exercise-check"], "from symgen.book import exercises\nexercises.check('signs', twice)"),
+    ("markdown", ["slide", "slide-only"], "## On slides only"),
+    ("markdown", ["notes"], "Ask: what is $n$?"),
+    ("code", ["slide-more"], "plt.plot([0, 1]);"),
+    ("markdown", [], "*A short line.*"),
+    ("code", ["handout"], 'HTML("<p>the box</p>")'),
+]
 
 
 @pytest.fixture(scope="module")
 def folder(ran, tmp_path_factory):
+    from book.small_book import notebook
+
+    book = tmp_path_factory.mktemp("book") / "book"
+    shutil.copytree(ran, book, ignore=shutil.ignore_patterns("html", "site-*"), symlinks=True)
+    path = book / "chapters" / "00_first.ipynb"
+    first = nbformat.read(path, as_version=4)
+    for number, cell in enumerate(notebook(MORE).cells):
+        cell.id = f"more-{number}"
+        first.cells.append(cell)
+    keep = "from symgen.storage import cache_folder\n(cache_folder() / 'kept').mkdir(parents=True)"
+    first.cells.append(nbformat.v4.new_code_cell(keep))
+    nbformat.write(first, path)
+    (book / "chapters" / "teaching_handout.md").write_text("# Handout")
     folder = tmp_path_factory.mktemp("course") / "made"
-    course.write_course(ran, folder, networks=False)
+    course.write_course(book, folder, given={"n": 7})
     return folder
 
 
@@ -25,17 +49,48 @@ def test_students_get_no_solutions_and_teachers_do(folder):
     students = sources(folder / "students" / "00_first.ipynb")
     teachers = sources(folder / "teachers" / "00_first.ipynb")
     assert "1 + 2" in teachers and "1 + 2" not in students and "Solution" not in students
+    assert "return 2 * x" in teachers and "return 2 * x" not in students
+    assert '"""Return 2 x."""' in students and "**Your turn:** write `twice`." in students
     for text in (students, teachers):
         assert "<summary>Hint</summary>" in text and "total = ..." in text
         assert "[the second](02_second.ipynb#a-section)" in text
+        assert "n = 7" in text and "On slides only" not in text and "Ask: what" not in text
     for path in folder.glob("*/*.ipynb"):
         cells = nbformat.read(path, as_version=4).cells
         assert not any(cell.get("outputs") for cell in cells)
 
 
+def test_a_stub_keeps_signature_docstring_and_the_rest():
+    text = 'limit = 3\n\n\ndef f(x, y=1):\n    """Sum.\n\n    Of both.\n    """\n    return x + y\n\n\ndef g():\n    return limit'
+    stub, names = course.stub(text)
+    assert names == ["f"] and "return x + y" not in stub and "Of both." in stub
+    assert stub.startswith("limit = 3") and stub.endswith("def g():\n    return limit")
+    namespace = {}
+    exec(stub, namespace)
+    with pytest.raises(NotImplementedError, match="write `f`"):
+        namespace["f"](1)
+
+
+def test_nbgrader_finds_answers_checks_and_points(folder):
+    for name in ("students", "grading/source/symgen"):
+        cells = nbformat.read(folder / name / "00_first.ipynb", as_version=4).cells
+        about = {
+            cell.id: cell.metadata["nbgrader"] for cell in cells if "nbgrader" in cell.metadata
+        }
+        assert [one["solution"] for one in about.values()] == [True, False, True, False]
+        assert [one.get("points") for one in about.values()] == [None, 1, None, 1]
+        checks = [cell.source for cell in cells if has_tag(cell, "exercise-check")]
+        hidden = ["### BEGIN HIDDEN TESTS" in text for text in checks]
+        assert hidden == [name != "students"] * 2
+    assert (
+        "nbgrader" not in nbformat.read(folder / "teachers" / "00_first.ipynb", 4).cells[5].metadata
+    )
+
+
 def test_links_to_chapters_outside_the_course_become_text(ran):
-    notebook = course.course_notebook(ran, "00_first", ["00_first"], False)
-    assert "See *the second* (in the book)." in notebook.cells[0].source
+    notebook = nbformat.read(ran / "chapters" / "00_first.ipynb", as_version=4)
+    linked = course._linked(notebook, ["00_first"])
+    assert "See *the second* (in the book)." in linked.cells[0].source
 
 
 def test_a_start_page_links_to_the_chapters_and_networks_come_along(folder):
@@ -45,28 +100,16 @@ def test_a_start_page_links_to_the_chapters_and_networks_come_along(folder):
         assert set(links.values()) == {"00_first.ipynb", "02_second.ipynb"}
         for title, name in links.items():
             text = sources(folder / part / name)
-            assert text.startswith(f"# {title}") and "%env SYMGEN_CACHE=../networks\n" in text
+            assert text.startswith(f"# {title}") and '"SYMGEN_CACHE", "../networks"' in text
+    assert (folder / "networks" / "kept").is_dir()
 
 
-def test_networks_come_along_and_a_failing_chapter_stops(copied, tmp_path):
-    path = copied / "chapters" / "02_second.ipynb"
-    notebook = nbformat.read(path, as_version=4)
-    keep = "from symgen.storage import cache_folder\n(cache_folder() / 'kept').mkdir(parents=True)"
-    notebook.cells.append(nbformat.v4.new_code_cell(keep))
-    nbformat.write(notebook, path)
-    course.train_networks(copied, tmp_path / "networks", ["02_second"])
-    assert (tmp_path / "networks" / "kept").is_dir()
-    with pytest.raises(BookError, match="cell .* raised FileExistsError"):
-        course.train_networks(copied, tmp_path / "networks", ["02_second"])
-
-
-def test_slides_show_tagged_cells_and_load_local_files(folder):
+def test_slides_show_tagged_cells_of_this_run_and_load_local_files(folder):
     text = (folder / "slides" / "00_first.html").read_text()
-    slides = re.search(r'<div class="slides">(.*)</main>', text, re.S)[1]
-    assert "First chapter" in slides and "data:image/svg+xml" in slides
-    assert (
-        "plt.plot" not in slides and "Easy, 1 minute" not in slides and "safe words" not in slides
-    )
+    shown = re.search(r'<div class="slides">(.*)</main>', text, re.S)[1]
+    assert "On slides only" in shown and 'alt="A line from 0 to n."' in shown
+    assert 'alt="A short line."' in shown and '<aside class="notes">' in shown
+    assert "plt.plot" not in shown and "Easy, 1 minute" not in shown and "safe words" not in shown
     loaded = re.findall(r'<(?:script|link)[^>]*(?:src|href)="([^"]*)"', text)
     assert loaded
     for address in loaded:
@@ -74,26 +117,18 @@ def test_slides_show_tagged_cells_and_load_local_files(folder):
     assert "https://" not in re.sub(r"<style.*?</style>", "", text, flags=re.S).split("<body")[0]
 
 
-def test_a_slider_becomes_its_first_picture():
-    picture = '<img src="data:image/svg+xml;base64,{}">'
-    state = {
-        "box": {"state": {"children": ["IPY_MODEL_slider", "IPY_MODEL_stack"]}},
-        "slider": {"state": {"index": 1}},
-        "stack": {"state": {"children": ["IPY_MODEL_a", "IPY_MODEL_b"], "selected_index": 1}},
-        "a": {"state": {"value": picture.format("AAAA")}},
-        "b": {"state": {"value": picture.format("BBBB")}},
-    }
-    data = {inert.WIDGET_VIEW: {"model_id": "box"}, "text/plain": "VBox"}
-    course._still(data, state)
-    assert data == {"text/plain": "VBox", "text/html": picture.format("BBBB")}
-
-
-def test_the_quiz_is_a_page_to_print(folder):
+def test_sheets_are_pages_to_print(folder):
     assert "<li>Why?</li>" in (folder / "quiz.html").read_text()
+    handout = (folder / "handout.html").read_text()
+    assert "<h1>Handout</h1>" in handout and "<p>the box</p>" in handout
 
 
-def test_refusals(copied):
+def test_refusals(copied, tmp_path):
     (copied / "there").mkdir()
     (copied / "there" / "x").touch()
     result = CliRunner().invoke(cli.app, ["course", str(copied / "there")])
     assert result.exit_code == 2 and "is not empty; name a new folder" in result.output
+    with pytest.raises(BookError, match="'m' is unknown"):
+        course.write_course(copied, tmp_path / "new", given={"m": 1})
+    with pytest.raises(BookError, match="02_second: failed: cell .* raised RuntimeError"):
+        course.write_course(copied, tmp_path / "new", ["02_second"], given={"fail": True})
