@@ -25,7 +25,10 @@ from symgen import __version__
 from symgen.book import editions, notebooks, pages
 from symgen.device import device
 from symgen.figures.style import Shown
+from symgen.method.language import LanguageStudy
+from symgen.method.study import Study
 from symgen.method.trainings import Trainings
+from symgen.names import unknown
 from symgen.storage import atomic
 
 LIBRARIES = ("torch", "transformers", "numpy", "scipy", "pandas", "datasets")
@@ -61,6 +64,23 @@ def _names(chapter: str, variables: Mapping[str, Any]) -> Iterable[str]:
         return sorted(name for name in plain - {"In", "Out"} if name[0] != "_")
 
 
+def _setting_names() -> set[str]:
+    """Return the names of all settings that studies have."""
+    return {*Study.setting_names(), *LanguageStudy.setting_names()}
+
+
+def _check_settings(chapter: str, settings: Mapping[str, Any]) -> None:
+    """Refuse entries of ``settings`` that nothing would read."""
+    try:
+        source = notebooks.read_chapter(notebooks.book_folder(), chapter)
+    except notebooks.BookError:  # the chapter's own settings are not known
+        return
+    names = _setting_names() | {*notebooks.defaults(source).get("settings", {})}
+    for name in settings:
+        if name not in names:
+            raise unknown("entry of settings", name, sorted(names))
+
+
 class Chapter:
     """One execution of a chapter.
 
@@ -72,12 +92,16 @@ class Chapter:
         name: name of the notebook.
         parameters: values of the names in the notebook's parameters cell. The entries of
             ``settings`` are merged into them.
+        settings: those that are settings of a study, for `symgen.Study.of`.
         trainings: the store of measured trainings, for `symgen.measure`.
+
+    Raises:
+        ValueError: for an entry of ``settings`` that neither a study nor the chapter has.
 
     Example:
         >>> chapter = Chapter("02_order_generalization", {"seeds": 8, "settings": {"n": 6}, "x": 1})
-        >>> chapter.parameters
-        {'seeds': 8, 'n': 6}
+        >>> chapter.parameters, chapter.settings
+        ({'seeds': 8, 'n': 6}, {'n': 6})
     """
 
     def __init__(self, name: str, parameters: Mapping[str, Any]):
@@ -90,7 +114,10 @@ class Chapter:
             raise ValueError(
                 f"settings holds {min(twice)!r}, which is a parameter of its own; set that instead"
             )
+        _check_settings(name, settings)
         self.parameters = {**values, **settings}
+        known = _setting_names()
+        self.settings = {k: value for k, value in self.parameters.items() if k in known}
         # `symgen run` says where the run stands, when it stops, and if it keeps trainings.
         orders = json.loads(os.environ.get("SYMGEN_RUN", "{}"))
         self.trainings = Trainings(

@@ -1,5 +1,7 @@
 """Measures of the three conditions under which interactions are proven to be sparse (App. B)."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -49,8 +51,8 @@ def average_output(v: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch or
     outputs = v.double()
     states = _by_order(outputs)
     u = (outputs - outputs[..., :1]) @ (states / states.sum(0))
-    steps, largest = u.diff(dim=-1), u.abs().amax(-1, keepdim=True)
-    rounding = steps.abs() <= 1e3 * torch.finfo(u.dtype).eps * largest
+    steps = u.diff(dim=-1)
+    rounding = steps.abs() <= 1e3 * torch.finfo(u.dtype).eps * u.abs().amax(-1, keepdim=True)
     return torch.cat([u[..., :1], steps.where(~rounding, 0).cumsum(-1)], -1).to(v.dtype)
 
 
@@ -82,19 +84,18 @@ def smallest_exponent(u: Float[Tensor, "*batch order"]) -> Float[Tensor, "*batch
         tensor([1., nan, 0.])
     """
     n = u.shape[-1] - 1
-    if n < 2:  # no pair to compare
-        return torch.zeros_like(u[..., 0])
-    few, many = torch.combinations(torch.arange(1, n + 1), 2).T.to(u.device)
-    ratio = (many.to(u.dtype) / few.to(u.dtype)).log()
-    before, after = u[..., few], u[..., many]
-    slope = (after.abs().log() - before.abs().log()) / ratio
-    infinite = torch.full_like(slope, torch.inf)
-    zero = torch.zeros_like(u[..., :1])
-    at_least = torch.where(after <= 0, -infinite, torch.where(before > 0, slope, infinite))
-    at_most = torch.where((after > 0) | (before >= 0), infinite, slope)
-    at_most = torch.where((after == 0) & (before < 0), -infinite, at_most)
-    low = torch.cat([zero, at_least], -1).amax(-1)
-    high = torch.cat([zero + torch.inf, at_most], -1).amin(-1)
+    low = torch.zeros_like(u[..., 0])
+    high = low + torch.inf
+    for many in range(2, n + 1):
+        for few in range(1, many):
+            before = u[..., few]
+            after = u[..., many]
+            # p at which both sides are equal.
+            slope = (after.abs().log() - before.abs().log()) / math.log(many / few)
+            bound = torch.where(before > 0, slope, torch.inf)
+            low = torch.where(after > 0, torch.maximum(low, bound), low)
+            limit = torch.where(after < 0, slope, -torch.inf)
+            high = torch.where((before < 0) & (after <= 0), torch.minimum(high, limit), high)
     return torch.where((low <= high) & (high > 0) & low.isfinite(), low, torch.nan)
 
 
@@ -108,5 +109,6 @@ def shuffled(v: Float[Tensor, "*batch state"], seed: int = 0) -> Float[Tensor, "
         seed: seed of the draw, which differs between samples.
     """
     keys = torch.rand(v.shape, generator=torch.Generator().manual_seed(seed))
-    keys[..., 0], keys[..., -1] = -1.0, 2.0
+    keys[..., 0] = -1.0
+    keys[..., -1] = 2.0
     return v.gather(-1, keys.argsort(-1).to(v.device))

@@ -57,6 +57,8 @@ def test_variables_of_a_first_pass_are_no_parameters_of_the_second(book):
     [
         ({"n": 3}, "settings holds 'n', which is a parameter of its own"),
         (3, "settings is 3; expected a mapping"),
+        ({"tau": 0.5}, '"tau" is unknown'),
+        ({"sample": 3}, 'Did you mean "samples"'),
     ],
 )
 def test_settings_that_would_be_ignored_are_refused(book, settings, message):

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from symgen.method import conditions
-from symgen.method.training_curves import Interval, interval
+from symgen.method.statistics import Interval, interval
 from symgen.transforms import interaction_order
 
 
