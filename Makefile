@@ -16,8 +16,8 @@ help:
 	@echo "make lab      open a copy of the chapters in JupyterLab (_build/lab)"
 	@echo "make verify   list stored pages whose code has changed since they ran"
 	@echo "make bench    measure speed and accuracy"
-	@echo "make lint     check style"
-	@echo "make clean    delete what was built; the environment and stored results stay"
+	@echo "make lint     check style and types"
+	@echo "make clean    delete what was built; copies of chapters, results and the environment stay"
 
 # A chapter that fails (status 1) does not keep the others from their pages.
 book: $(READY)
@@ -55,9 +55,17 @@ bench: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python symgen
 
+# Results stay: what readers wrote or waited for.
 clean:
-	rm -rf _build
+	@for path in _build/*; do \
+	  [ -e "$$path" ] || continue; \
+	  case "$$path" in \
+	    _build/lab | _build/runs | _build/sweeps | _build/tables) echo "kept: $$path" ;; \
+	    *) echo "deleted: $$path"; rm -rf "$$path" ;; \
+	  esac; \
+	done
 
 environment: $(READY)
 

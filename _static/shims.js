@@ -1,40 +1,6 @@
-// Small repairs for a static page. Loaded before MathJax and the widgets.
-
-// 1. Labels of widgets are typeset through the interface of MathJax 2, but the page has MathJax 3,
-//    which may be assigned before or after this script runs.
-(function () {
-  function typeset(job) {
-    const node = job[job.length - 1];
-    const mathjax = window.MathJax;
-    if (!mathjax || !mathjax.startup || !mathjax.startup.promise) return;
-    mathjax.startup.promise = mathjax.startup.promise.then(() => mathjax.typesetPromise([node]));
-  }
-  function withHub(mathjax) {
-    if (mathjax && !mathjax.Hub) mathjax.Hub = { Queue: (...jobs) => jobs.forEach(typeset) };
-    return mathjax;
-  }
-  let current = withHub(window.MathJax);
-  Object.defineProperty(window, "MathJax", {
-    configurable: true,
-    get: () => current,
-    set: (value) => { current = withHub(value); },
-  });
-})();
-
-// 2. Play buttons redraw their icons: Font Awesome must put an icon into its element, not replace it.
-window.FontAwesomeConfig = { autoReplaceSvg: "nest" };
-
+// Small repairs for a static page.
 document.addEventListener("DOMContentLoaded", () => {
-  // 3. The handle of a slider gets the name of its label, for screen readers.
-  const name = () => {
-    document.querySelectorAll(".noUi-handle:not([aria-label])").forEach((handle) => {
-      const label = handle.closest(".jupyter-widgets")?.querySelector(".widget-label");
-      handle.setAttribute("aria-label", label?.textContent.trim() || "figure");
-    });
-  };
-  new MutationObserver(name).observe(document.body, { childList: true, subtree: true });
-
-  // 4. An output or table that is wider than the page can be scrolled with the keyboard.
+  // An output or table that is wider than the page can be scrolled with the keyboard.
   const boxes = document.querySelectorAll(
     ".cell_output, .pst-scrollable-table-container, table.results, div.claim",
   );
@@ -47,4 +13,14 @@ document.addEventListener("DOMContentLoaded", () => {
   const seen = new ResizeObserver((changes) => changes.forEach(({ target }) => reach(target)));
   boxes.forEach((box) => seen.observe(box));
   window.addEventListener("load", () => boxes.forEach(reach));
+
+  // A browser lets no page of a file read other files, so the search shows titles alone there.
+  const results = document.getElementById("search-results");
+  if (results && location.protocol === "file:") {
+    const note = document.createElement("p");
+    note.className = "search-note";
+    note.textContent = "Excerpts of pages need a server. In the folder of this site, run: "
+      + "python -m http.server, and open http://localhost:8000.";
+    results.before(note);
+  }
 });

@@ -245,6 +245,17 @@ def test_a_run_replaces_only_what_a_run_made(copied):
     assert (lab / "tables" / "02_second.mine.csv").exists()
 
 
+@pytest.mark.skipif(not shutil.which("make"), reason="no make")
+def test_make_clean_keeps_what_readers_made_and_says_what_it_deletes(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    kept = {"lab", "runs", "sweeps", "tables"}
+    for name in {*kept, "html", "site-work"}:
+        (tmp_path / "_build" / name).mkdir(parents=True)
+    done = subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "deleted: _build/html\n" in done.stdout and "kept: _build/lab\n" in done.stdout
+    assert {path.name for path in (tmp_path / "_build").iterdir()} == kept
+
+
 def test_the_notebook_that_was_named_is_run(copied, monkeypatch):
     monkeypatch.chdir(copied)
     lab = copied / "_build" / "lab"

@@ -248,4 +248,6 @@ def test_pages_in_a_browser(built, width):
             found = Axe().run(page, context="article").response["violations"]
             assert not found, [(v["id"], [n["html"] for n in v["nodes"]][:3]) for v in found]
         assert page.evaluate("document.querySelectorAll('article mjx-container').length") > 0
+        page.goto((built.parent / "search.html").as_uri() + "?q=line")
+        assert "Excerpts of pages need a server" in page.inner_text(".search-note")
         browser.close()
