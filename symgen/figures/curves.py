@@ -113,8 +113,8 @@ def _mark_phases(ax: Axes, phases: Any) -> None:
         place = getattr(phases, name, None)
         if place is not None:
             ax.axvline(place, color="black", lw=1.2, ls=(0, (4, 2)))
-            where = ax.get_xaxis_transform()
-            ax.text(place, 1, f" $t_{name[1]}$", va="top", transform=where)
+            words = f" $t_{name[1]}$"
+            ax.text(place, 1, words, va="top", transform=ax.get_xaxis_transform())
 
 
 def _scale(ax: Axes, x: np.ndarray, log: bool) -> None:

@@ -109,26 +109,31 @@ def _draw(
             # The same look in every panel, even if a group is missing there.
             k = groups.index(name)
             shift = _shift(k, len(groups))
-            place = [labels.index(label) + shift for label in dots["label"]]
-            _draw_dots(ax, dots, place, name, k)
-        style.row_axis(ax, labels, reference)
+            ax.errorbar(
+                dots["mean"],
+                [labels.index(label) + shift for label in dots["label"]],
+                xerr=[dots["mean"] - dots["low"], dots["high"] - dots["mean"]],
+                label=None if name is None else style.label_of(name),
+                color=style.color_of(name, k),
+                fmt=style.marker_of(name, k),
+                ms=6.5,
+                lw=1.8,
+                capsize=2.5,
+            )
+        _name_rows(ax, labels)
         ax.set_xlabel(xlabel)
+        if reference is not None:
+            ax.axvline(reference, color="black", lw=1, ls=(0, (4, 2)))
         if len(axes) > 2:
             ax.locator_params(axis="x", nbins=4)
     style.legend_below(figure)
     return figure
 
 
-def _draw_dots(ax: Axes, rows: pd.DataFrame, place: list[float], name: object, k: int) -> None:
-    """Draw means with intervals, in the look of the k-th group."""
-    ax.errorbar(
-        rows["mean"],
-        place,
-        xerr=[rows["mean"] - rows["low"], rows["high"] - rows["mean"]],
-        label=None if name is None else style.label_of(name),
-        color=style.color_of(name, k),
-        fmt=style.marker_of(name, k),
-        ms=6.5,
-        lw=1.8,
-        capsize=2.5,
-    )
+def _name_rows(ax: Axes, labels: list[object]) -> None:
+    """Name the rows, first on top, and draw lines between them."""
+    ax.set_yticks(range(len(labels)), [style.no_math(label) for label in labels])
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.grid(visible=False, axis="y")
+    for place in range(1, len(labels)):
+        ax.axhline(place - 0.5, color="#DDDDDD", lw=0.8)

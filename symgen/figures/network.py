@@ -77,8 +77,13 @@ def plot_variables(
     """
     ax = style.axes_or_new(ax, 3.4, 3.4)
     ax.imshow(image, interpolation="nearest", cmap="gray", vmin=0, vmax=255)
-    tag = {"boxstyle": "round,pad=0.15", "fc": "white", "alpha": 0.85, "lw": 0}
-    text = {"ha": "center", "va": "center", "size": 10, "weight": "bold", "bbox": tag}
+    look = {
+        "ha": "center",
+        "va": "center",
+        "size": 10,
+        "weight": "bold",
+        "bbox": {"boxstyle": "round,pad=0.15", "fc": "white", "alpha": 0.85, "lw": 0},
+    }
     for i, (left, top, right, bottom) in enumerate(boxes.tolist()):
         corner = (left - 0.5, top - 0.5)
         size = (right - left, bottom - top)
@@ -88,7 +93,7 @@ def plot_variables(
         # Black on white can be seen on every image.
         ax.add_patch(Rectangle(corner, *size, fill=False, lw=2, ec="white"))
         ax.add_patch(Rectangle(corner, *size, fill=False, lw=2, ec="black", ls=":"))
-        ax.text((left + right - 1) / 2, (top + bottom - 1) / 2, str(i), **text)
+        ax.text((left + right - 1) / 2, (top + bottom - 1) / 2, str(i), **look)
     ax.set_axis_off()
     return ax
 
@@ -122,8 +127,15 @@ def plot_masking(
         copy.set_title(f"{names.get(state, f'S = {state}')}\nv = {values[state]:.2f}", size=10.5)
         place = (state, values[state])
         ax.plot(*place, "o", color=color, ms=7, zorder=3)
-        line = ConnectionPatch((0.5, -0.03), place, copy.transAxes, ax.transData, color=color)
-        line.set(linestyle=(0, (4, 2)), in_layout=False)
+        line = ConnectionPatch(
+            xyA=(0.5, -0.03),
+            xyB=place,
+            coordsA=copy.transAxes,
+            coordsB=ax.transData,
+            color=color,
+            ls=(0, (4, 2)),
+        )
+        line.set_in_layout(False)
         figure.add_artist(line)
     ax.set(xlabel=f"masked state S, from 0 to {len(values) - 1:,}", ylabel="output v")
     ax.margins(x=0.02)
@@ -171,7 +183,7 @@ def plot_interactions(
             rows["effect"],
             label=kind.upper(),
             color=style.COLORS[kind],
-            hatch=style.HATCHES.get(kind),
+            hatch=style.HATCH if kind == "or" else None,
             edgecolor="white",
         )
     if table.empty:
@@ -229,13 +241,21 @@ def plot_graph(
             _draw_node(ax, kind, effect, (x, level))
     if table.empty:
         style.note(ax, "no interactions")
-    box = {"boxstyle": "round,pad=0.3", "fc": "#EEEEEE", "ec": "#888888"}
-    look = {"va": "top", "ha": "center", "rotation_mode": "anchor", "size": 10.5, "bbox": box}
+    look = {
+        "bbox": {"boxstyle": "round,pad=0.3", "fc": "#EEEEEE", "ec": "#888888"},
+        "ha": "center",
+        "va": "center",
+        "size": 10.5,
+        "rotation_mode": "anchor",
+    }
+    ax.text(5, roof, style.no_math(target), **look)
+    look["va"] = "top"
+    # Long names would lie on each other.
     if len("".join(labels)) + 2 * inter.n > 56:
-        look |= {"ha": "right", "rotation": 35}
+        look["ha"] = "right"
+        look["rotation"] = 35
     for x, label in zip(feet, labels, strict=True):
-        ax.text(x, 0, style.no_math(label), zorder=4, **look)
-    ax.text(5, roof, style.no_math(target), bbox=box, zorder=4, ha="center", va="center", size=11)
+        ax.text(x, 0, style.no_math(label), **look)
     ax.set_yticks(range(1, roof), [title for title, _ in rows])
     ax.set(xlim=(-0.2, 10.2), ylim=(-0.5, roof + 0.3), xticks=[])
     ax.grid(visible=False)
@@ -257,9 +277,9 @@ def _draw_edges(
     ax: Axes, effect: float, width: float, node: tuple[float, float], feet: np.ndarray, roof: float
 ) -> None:
     """Draw the lines from a node to its variables and to the output."""
-    look: dict[str, Any] = {"color": style.COLORS["positive"], "zorder": 1}
+    look: dict[str, Any] = {"color": style.COLORS["positive"]}
     if effect < 0:
-        look = {"color": style.COLORS["negative"], "zorder": 1, "ls": (0, (4, 2))}
+        look = {"color": style.COLORS["negative"], "ls": (0, (4, 2))}
     x, y = node
     for foot in feet:
         ax.plot([foot, x], [0.1, y], lw=max(0.35 * width, 0.8), alpha=0.5, **look)
@@ -268,10 +288,14 @@ def _draw_edges(
 
 def _draw_node(ax: Axes, kind: str, effect: float, node: tuple[float, float]) -> None:
     """Draw a node that holds its effect, so that no line crosses the number."""
-    shape = "round,pad=0.4,rounding_size=1" if kind == "and" else _hexagon
-    box = {"boxstyle": shape, "fc": "white", "ec": style.COLORS[kind], "lw": 2.2}
+    box = {
+        "boxstyle": "round,pad=0.4,rounding_size=1" if kind == "and" else _hexagon,
+        "fc": "white",
+        "ec": style.COLORS[kind],
+        "lw": 2.2,
+    }
     words = f"{SIGNS[kind].strip()} {effect:+.2f}".replace("-", "−")
-    ax.text(*node, words, ha="center", va="center", size=10, zorder=3, bbox=box)
+    ax.text(*node, words, ha="center", va="center", size=10, bbox=box)
 
 
 def _hexagon(left: float, bottom: float, width: float, height: float, size: float) -> Path:

@@ -1,6 +1,7 @@
 """The strength of interactions: by their number of variables (Eq. 6, 7), or sorted."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,10 +28,10 @@ def plot_spectrum(
     """
     ax = style.axes_or_new(ax)
     label = "salient" if generalizable is None else "non-generalizable"
-    color = style.COLORS["other"]
-    _draw_bars(ax, total, label, color, style.HATCHES["non-generalizable"])
+    _draw_bars(ax, total, label=label, color=style.COLORS["other"], hatch=style.HATCH)
     if generalizable is not None:
-        _draw_bars(ax, generalizable, "generalizable", style.COLORS["generalizable"])
+        color = style.COLORS["generalizable"]
+        _draw_bars(ax, generalizable, label="generalizable", color=color)
     if not total.any():
         style.note(ax, "no salient interaction")
     orders = range(1, total.shape[-1])
@@ -41,14 +42,11 @@ def plot_spectrum(
     return ax
 
 
-def _draw_bars(
-    ax: Axes, spectrum: Spectrum, label: str, color: str, hatch: str | None = None
-) -> None:
+def _draw_bars(ax: Axes, spectrum: Spectrum, label: str, **look: Any) -> None:
     positive, negative = spectrum.reshape(-1, *spectrum.shape[-2:]).mean(0).tolist()
     orders = range(1, len(positive))
-    look = {"width": 0.8, "color": color, "hatch": hatch, "edgecolor": "white"}
-    ax.bar(orders, positive[1:], label=label, **look)
-    ax.bar(orders, negative[1:], **look)
+    ax.bar(orders, positive[1:], label=label, edgecolor="white", **look)
+    ax.bar(orders, negative[1:], edgecolor="white", **look)
 
 
 def plot_spectra(
@@ -88,11 +86,18 @@ def plot_sorted(models: Mapping[str, Interactions], ax: Axes | None = None) -> A
         low, middle, high = np.percentile(share, [10, 50, 90], axis=0)
         rank = range(1, len(middle) + 1)
         color = style.color_of(label, i)
-        ax.plot(rank, middle, style.LINES[i % 4], color=color, label=style.no_math(label), lw=2)
+        line = style.LINES[i % 4]
+        ax.plot(rank, middle, line, color=color, label=style.no_math(label), lw=2)
         ax.fill_between(rank, low, high, color=color, alpha=0.18, lw=0)
-    threshold = {"color": style.COLORS["chance"], "lw": 1, "ls": (0, (1, 2))}
-    ax.axhline(SALIENT_SHARE, label="saliency threshold", **threshold)
-    ax.set(xscale="log", xlabel="rank of the interaction", ylabel="strength / largest", ylim=(0, 1))
-    ax.xaxis.set_major_formatter("{x:g}")
+    ax.axhline(
+        SALIENT_SHARE,
+        label="saliency threshold",
+        color=style.COLORS["chance"],
+        lw=1,
+        ls=(0, (1, 2)),
+    )
+    ax.set(xlabel="rank of the interaction", ylabel="strength / largest", ylim=(0, 1))
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter("{x:,g}")
     ax.legend()
     return ax

@@ -52,7 +52,8 @@ SHAPES = {
 GROUPS = ["#332288", "#CC6677", "#117733", "#88CCEE", "#882255", "#44AA99", "#999933", "#AA4499"]
 MARKERS = "osD^v<>P"
 LINES = ("-", "--", "-.", ":")
-HATCHES = {"or": "///", "non-generalizable": "///"}
+# Of ORs and of non-generalizable strength.
+HATCH = "///"
 # Words and meaning of the quantities that `measure` knows by a short name.
 QUANTITIES = {
     "H": ("generalization power H", "generalizable"),
@@ -198,17 +199,6 @@ def legend_above(ax: Axes, **look: Any) -> None:
     _, labels = ax.get_legend_handles_labels()
     if labels:
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=_columns(labels), **look)
-
-
-def row_axis(ax: Axes, labels: Sequence[object], reference: float | None) -> None:
-    """Name the rows of a horizontal figure, first on top, and mark a reference value."""
-    ax.set_yticks(range(len(labels)), [no_math(label) for label in labels])
-    ax.set_ylim(len(labels) - 0.5, -0.5)
-    ax.grid(visible=False, axis="y")
-    for place in range(1, len(labels)):
-        ax.axhline(place - 0.5, color="#DDDDDD", lw=0.8)
-    if reference is not None:
-        ax.axvline(reference, color="black", lw=1, ls=(0, (4, 2)))
 
 
 def note(ax: Axes, text: str) -> None:

@@ -195,7 +195,7 @@
       const free = button.getAttribute("aria-pressed") === "true";
       for (const image of images) image.hidden = image !== (free ? own : pages)[i];
       shown.textContent = captions[i];
-      control.setAttribute("aria-valuetext", captions[i]);
+      if (!isMenu) control.setAttribute("aria-valuetext", captions[i]);
     }
     control.addEventListener("input", show);
     button.addEventListener("click", () => {
