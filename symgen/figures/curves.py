@@ -39,6 +39,11 @@ def plot_curves(
 
     Raises:
         ValueError: for quantities that the table lacks.
+
+    Example:
+        >>> table = pd.DataFrame({"step": [0, 10, 100], "H": [0.2, 0.6, 0.5]})
+        >>> plot_curves(table, y=["H"]).axes[0].get_title()
+        'generalization power H'
     """
     sets = [(names,) if isinstance(names, str) else names for names in y]
     wanted = [name for names in sets for name in names]

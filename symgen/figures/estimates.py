@@ -26,6 +26,11 @@ def plot_estimates(
         xlabel: name of the quantity, with its unit.
         sharex: whether panels share their horizontal axis. Panels of quantities with different
             units need axes of their own.
+
+    Example:
+        >>> table = pd.DataFrame({"label": ["CNN"], "mean": [0.4], "low": [0.3], "high": [0.5]})
+        >>> len(plot_estimates(table, reference=0).axes)
+        1
     """
     groups = [name for name, _ in style.parts_of(table, group)]
     lines = 1 + max(str(label).count("\n") for label in table["label"])
@@ -54,6 +59,11 @@ def plot_repeats(
         reference: value to mark with a vertical line.
         panel: column that gives the panel; panels stand side by side.
         sharex: whether panels share their horizontal axis.
+
+    Example:
+        >>> table = pd.DataFrame({"label": ["CNN"] * 3, "H": [0.4, 0.5, 0.6]})
+        >>> plot_repeats(table, "H").axes[0].get_xlabel()
+        'generalization power H'
     """
     by = [column for column in (label, group, panel) if column is not None]
     means = style.mean_intervals(table, by, value).rename(columns={label: "label"})

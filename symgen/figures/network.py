@@ -149,6 +149,11 @@ def plot_matching(v: Float[Tensor, "state"], inter: Interactions, ax: Axes | Non
         v: outputs of one sample.
         inter: its interactions.
         ax: where to draw.
+
+    Example:
+        >>> v = torch.randn(8)
+        >>> plot_matching(v, Interactions.from_moebius(v)).get_ylabel()
+        'output v (log odds)'
     """
     ax = style.axes_or_new(ax)
     order = torch.argsort(v.cpu(), stable=True)
@@ -173,6 +178,12 @@ def plot_interactions(
         names: names of the variables; by default those of `inter`, or numbers.
         top: number of bars.
         ax: where to draw.
+
+    Example:
+        >>> inter = Interactions.from_moebius(torch.tensor([0.0, 1.0, 2.0, 6.0]))
+        >>> ax = plot_interactions(inter, ["eye", "ear"])
+        >>> [label.get_text() for label in ax.get_yticklabels()]
+        ['eye ∧ ear', 'ear', 'eye']
     """
     table = strongest(inter, names, top)
     table["place"] = range(len(table))
@@ -216,6 +227,12 @@ def plot_graph(
         top: number of interactions.
         target: text of the output's node.
         ax: where to draw.
+
+    Example:
+        >>> inter = Interactions.from_moebius(torch.tensor([0.0, 1.0, 2.0, 5.0]))
+        >>> ax = plot_graph(inter, ["eye", "ear"], target="cat")
+        >>> [text.get_text() for text in ax.texts]
+        ['∧ +2.00', '∧ +1.00', '∧ +2.00', 'cat', 'eye', 'ear']
     """
     inter = one_sample(inter)
     table = strongest(inter, names, top)
@@ -344,6 +361,11 @@ def explorer(
 
     Raises:
         ValueError: for more than 12 variables, or an image without boxes.
+
+    Example:
+        >>> v = torch.tensor([0.0, 1.0, 2.0, 5.0])
+        >>> explorer(v, Interactions.from_moebius(v), ["eye", "ear"])
+        Network v = 5.00, logical model d = 5.00. This needs JavaScript.
     """
     inter = one_sample(inter)
     if inter.n > EXPLORED:

@@ -21,6 +21,11 @@ def plot_scatter(
         x, y: columns.
         group: column that gives color and marker; the legend counts all rows.
         ax: where to draw.
+
+    Example:
+        >>> table = pd.DataFrame({"H": [0.4, 0.5], "gap": [0.2, 0.1]})
+        >>> plot_scatter(table, "H", "gap").get_ylabel()
+        'loss gap (nats)'
     """
     ax = style.axes_or_new(ax, 4.2, 5.6)
     xlabel = style.label_of(x)

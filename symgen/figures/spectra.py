@@ -25,6 +25,12 @@ def plot_spectrum(
         total: (..., 2, n + 1) of `order_spectrum`; averaged over samples.
         generalizable: the same, with the transfer.
         ax: where to draw.
+
+    Example:
+        >>> from symgen import order_spectrum
+        >>> inter = Interactions.from_moebius(torch.randn(4, 8))
+        >>> plot_spectrum(order_spectrum(inter)).get_ylabel()
+        'strength (log odds)'
     """
     ax = style.axes_or_new(ax)
     label = "salient" if generalizable is None else "non-generalizable"

@@ -131,6 +131,10 @@ def color_of(name: object, i: int = 0) -> str:
     """Return the color with the meaning of this name, or else the i-th of `GROUPS`.
 
     Without a name (None) it is the color of a network.
+
+    Example:
+        >>> color_of("chance level") == COLORS["chance"], color_of("ResNet-20", 1) == GROUPS[1]
+        (True, True)
     """
     return COLORS.get(_meaning_of(name), GROUPS[i % 8])
 
@@ -157,6 +161,11 @@ def panels(
         columns: panels per row. With more than two, letters become hard to read on a phone.
         height: height of each panel, in inches.
         shape: further arguments of `plt.subplots`, such as sharey=True.
+
+    Example:
+        >>> figure, axes = panels(["CNN", "ResNet"], columns=2, sharey=True)
+        >>> len(axes)
+        2
     """
     titles = list(titles)
     columns = max(1, min(columns, len(titles)))
@@ -276,6 +285,10 @@ def slider(
 
     Raises:
         ValueError: for no figures, or a start that is not a caption.
+
+    Example:
+        >>> slider({step: panels([step])[0] for step in (0, 10)}, "step", start=10)
+        2 figures by step: 0, 10
     """
     captions = list(figures)
     if not captions:
