@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from jaxtyping import Int
 from torch import Tensor
@@ -37,12 +38,17 @@ class Samples:
 
     def __getitem__(self, kept: Any) -> "Samples":
         """Return some of the samples: a slice or an array of positions."""
-        index = self.index[torch.arange(len(self))[kept]]
-        return Samples(*self.part.batch(index), index, self.part)
+        return samples_of(self.part, self.index[torch.arange(len(self))[kept]])
 
     def show(self, i: int) -> Any:
         """Return sample i for display: a uint8 array (height, width, 3), or its text."""
         return self.part.show(int(self.index[i]))
+
+
+def samples_of(part: Part, index: Int[Tensor, "sample"]) -> Samples:
+    """Return the samples of a part at some positions."""
+    x, y = part.batch(index)
+    return Samples(x, y, index, part)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,13 +132,11 @@ class Data:
                 f"{len(present)} classes; give 1 to {len(order)}"
             )
         # One of each class, then a second of each class, and so on.
-        place = {c: k for k, c in enumerate(present)}
-        rank = np.empty(len(order), dtype=np.int64)
-        for c in present:
-            members = labels[order] == c
-            rank[members] = np.arange(members.sum()) * len(place) + place[c]
-        index = torch.from_numpy(order[np.argsort(rank)][:count])
-        return Samples(*chosen.batch(index), index, chosen)
+        drawn = pd.Series(labels[order])
+        rank = drawn.groupby(drawn).cumcount()
+        place = drawn.map({c: k for k, c in enumerate(present.tolist())})
+        order = order[np.lexsort((place, rank))]
+        return samples_of(chosen, torch.from_numpy(order[:count]))
 
 
 def load_dataset(
@@ -199,8 +203,9 @@ def load_dataset(
     indices = deal(train, kept, count, train_size, seed, f'training set of "{name}"')
     chosen = [(train, index) for index in indices]
     # With split "test", the baseline is trained on the test samples.
-    for size_of_part in [train_size, test_size] if split == "test" else [test_size]:
-        chosen.append((test, *deal(test, kept, 1, size_of_part, seed, f'test set of "{name}"')))
+    for part_size in [train_size, test_size] if split == "test" else [test_size]:
+        (index,) = deal(test, kept, 1, part_size, seed, f'test set of "{name}"')
+        chosen.append((test, index))
     source = SOURCES.get(name, Source())
     source = dataclasses.replace(
         source, size=size or source.size, statistics=statistics or source.statistics
@@ -209,11 +214,9 @@ def load_dataset(
         texts = train.take(np.concatenate(indices))
         texts = [text if isinstance(text, str) else " ".join(text) for text in texts]
         tokenizer = load_tokenizer(tokenizer, texts)
-    remap = np.full(max(kept) + 2, -1)
-    remap[kept] = np.arange(len(kept))
     parts = {}
     for k, (key, (rows, index)) in enumerate(zip([*names, "test"], chosen, strict=True)):
-        labels = torch.from_numpy(remap[rows.labels[index]])
+        labels = torch.from_numpy(np.searchsorted(kept, rows.labels[index]))
         if rows.kind == "text":
             texts = joined(rows.take(index), tokenizer, max_length)
             parts[key] = TextPart(texts, labels, tokenizer, max_length)

@@ -79,6 +79,11 @@ class ImagePart(Part):
         self.images, self.flip = images, source.flip
         self.mean, self.std = (torch.tensor(s)[:, None, None] for s in source.statistics)
 
+    @property
+    def statistics(self) -> Float[Tensor, "2 channel"]:
+        """Mean and standard deviation of each channel."""
+        return torch.stack([self.mean.flatten(), self.std.flatten()])
+
     def _normalise(self, pixels: Tensor) -> Float[Tensor, "sample 3 height width"]:
         return pixels.float().div_(255).sub_(self.mean).div_(self.std)
 
@@ -147,7 +152,7 @@ class LargeImagePart(ImagePart):
     def _cut(self, picture: Any, box: tuple) -> np.ndarray:
         from PIL import Image
 
-        return np.array(picture.resize((self.size, self.size), Image.BILINEAR, box=box))
+        return np.array(picture.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box))
 
     def _stack(self, cut: Any, *arguments: Any) -> Tensor:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -203,21 +208,22 @@ def image_part(rows: Rows, index: np.ndarray, labels: Tensor, source: Source) ->
                 f"row {index[i]} of the data set is not a usable image ({error}); replace it"
             ) from error
 
+    width, height = read(0).size
+    # By default, small square images keep their size.
+    size = source.size or (width if width == height <= SMALL else 224)
+
     def small(i: int) -> np.ndarray:
         image = read(i, box=None if boxes is None else boxes[i])
         return np.asarray(image.resize((size, size)))
 
-    def large(i: int) -> None:
+    def check(i: int) -> None:
         # Decoding at an eighth of the size is enough to find a file that was cut off.
         read(i, draft=(size // 8, size // 8))
 
-    size = source.size
-    if size is None:  # that of small square images
-        width, height = read(0).size
-        size = width if width == height and width <= SMALL else 224
     with ThreadPoolExecutor() as pool:
-        decoded = list(pool.map(small if size <= SMALL else large, range(len(raw))))
-    if size > SMALL:
-        return LargeImagePart(raw, labels, dataclasses.replace(source, size=size), boxes)
+        if size > SMALL:
+            list(pool.map(check, range(len(raw))))
+            return LargeImagePart(raw, labels, dataclasses.replace(source, size=size), boxes)
+        decoded = list(pool.map(small, range(len(raw))))
     images = torch.from_numpy(np.stack(decoded)).permute(0, 3, 1, 2).contiguous()
     return ImagePart(images, labels, source)

@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,13 +66,15 @@ def digits(split: str) -> Rows:
     from PIL import Image
     from sklearn.datasets import load_digits
 
-    bunch = load_digits()
+    bunch: Any = load_digits()
     # Each class in the order of the set: three of four rows train, so all writers are in both.
     chosen = np.arange(len(bunch.target)) % 4 == 3
     chosen = np.flatnonzero(chosen if split == "test" else ~chosen)
     pixels = (bunch.images[chosen] * (255 / 16)).round().astype(np.uint8)
     # 8 pixels per side cannot hold a 5 x 5 grid of patches; 20 give patches of 4 x 4.
-    enlarged = [np.asarray(Image.fromarray(p).resize((20, 20), Image.BILINEAR)) for p in pixels]
+    enlarged = [
+        np.asarray(Image.fromarray(p).resize((20, 20), Image.Resampling.BILINEAR)) for p in pixels
+    ]
     images = np.repeat(np.stack(enlarged)[..., None], 3, axis=-1)
     return Rows(
         "image", bunch.target[chosen], [str(d) for d in range(10)], lambda i: list(images[i])
@@ -97,7 +100,7 @@ def planted_score(text: str) -> float:
         (2.0, -2.0)
     """
     words = set(text.split())
-    return _score(*(bool(words & set(kind)) for kind in (PRAISE, BLAME, NEGATORS)))
+    return float(_score(*(bool(words & set(kind)) for kind in (PRAISE, BLAME, NEGATORS))))
 
 
 def planted_outputs(

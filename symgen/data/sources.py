@@ -160,7 +160,7 @@ def _read_files(paths: list[Path], index: Any) -> list[bytes]:
     return [paths[i].read_bytes() for i in index]
 
 
-def open_splits(name: str) -> Mapping[str, Any]:
+def open_splits(name: str) -> Mapping[Any, Any]:
     """Return the splits of a data set: `Rows` of sets made here, else tables of `datasets`.
 
     Args:

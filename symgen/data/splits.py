@@ -42,9 +42,7 @@ class Rows:
 class Part:
     """Inputs and their labels: the samples that one network is trained or tested on.
 
-    Each kind of data defines four methods. ``batch(indices)`` returns (x, y) of some samples as the
-    network takes them, and ``augment(indices, generator)`` the same, augmented at random.
-    ``show(i)`` returns sample i for display, and ``_content()`` what decides its fingerprint.
+    Each kind of data defines the methods that raise `NotImplementedError` here.
 
     Attributes:
         labels: (sample,) int64 class indices, as the networks are trained on them.
@@ -58,6 +56,22 @@ class Part:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def batch(self, indices: Indices) -> tuple[Any, Tensor]:
+        """Return inputs of some samples as the network takes them, and labels."""
+        raise NotImplementedError
+
+    def augment(self, indices: Indices, generator: torch.Generator) -> tuple[Any, Tensor]:
+        """Return the same, augmented at random."""
+        raise NotImplementedError
+
+    def show(self, i: int) -> Any:
+        """Return sample i for display."""
+        raise NotImplementedError
+
+    def _content(self) -> list:
+        """Return what decides the fingerprint."""
+        raise NotImplementedError
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -130,22 +130,23 @@ def joined(
     Warns:
         UserWarning: if nothing of the second text is kept of some pairs.
     """
-    if not texts or isinstance(texts[0], str):
-        return list(texts)
+    pairs = [text for text in texts if not isinstance(text, str)]
+    if not pairs:
+        return [text for text in texts if isinstance(text, str)]
     example = tokenizer("a", "a")
     parts = example.sequence_ids()
     between = slice(parts.index(0) + 1, parts.index(1))
     tokens = tokenizer.convert_ids_to_tokens(example["input_ids"][between])
     separator = "".join(tokens) or " "
-    begun = tokenizer([f"{first}{separator}" for first, _ in texts])["input_ids"]
+    begun = tokenizer([f"{first}{separator}" for first, _ in pairs])["input_ids"]
     lost = sum(len(ids) >= max_length for ids in begun)
     if lost:
         warnings.warn(
-            f"{lost} of {len(texts)} pairs keep nothing of their second text; raise "
+            f"{lost} of {len(pairs)} pairs keep nothing of their second text; raise "
             f"max_length={max_length}",
             stacklevel=3,
         )
-    return [f"{first}{separator}{second}" for first, second in texts]
+    return [f"{first}{separator}{second}" for first, second in pairs]
 
 
 def load_texts(name: str, split: str = "train", column: str | None = None) -> list[str]:
@@ -396,7 +397,7 @@ def load_instructions(name: str) -> list[dict[str, str]]:
     splits = open_splits(name)
     table = splits.get("train", next(iter(splits.values())))
     columns = [] if isinstance(table, Rows) else text_columns(table)
-    if not {"instruction", "output"} <= set(columns):
+    if isinstance(table, Rows) or not {"instruction", "output"} <= set(columns):
         raise ValueError(
             f'"{name}" has the text columns {", ".join(columns) or "of a text set"}; expected '
             "instruction, output, and perhaps input"

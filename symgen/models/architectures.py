@@ -113,11 +113,11 @@ def vgg(name: str) -> Callable[..., nn.Module]:
             return maker(num_classes=classes, **options)
         # All layers are scaled by the same factor.
         published = models.vgg.cfgs[LETTERS[name]]
-        layers = [x if x == "M" else x * width // 64 for x in published]
+        layers = [x if isinstance(x, str) else x * width // 64 for x in published]
         with torch.device("meta"):
             features = models.vgg.make_layers(layers, batch_norm)
             model = models.VGG(features, classes, init_weights=False, **options)
-        model.features[0] = nn.Conv2d(channels, layers[0], 3, padding=1)
+        model.features = nn.Sequential(nn.Conv2d(channels, width, 3, padding=1), *features[1:])
         # The published classifier expects 7 x 7 positions; small images leave 1 x 1 or 2 x 2.
         side = max(1, min(7, image_size // 32))
         hidden = (4096 if image_size > SMALL else 512) * width // 64
@@ -135,7 +135,8 @@ def vgg(name: str) -> Callable[..., nn.Module]:
             elif isinstance(module, nn.Conv2d | nn.Linear):
                 mode = "fan_out" if isinstance(module, nn.Conv2d) else "fan_in"
                 nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
         return model
 
     return build
@@ -147,6 +148,8 @@ class Logits(nn.Module):
     Args:
         model: classifier, such as ``BertForSequenceClassification``, or an image classifier.
     """
+
+    model: Any
 
     def __init__(self, model: nn.Module):
         super().__init__()

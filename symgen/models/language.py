@@ -140,10 +140,11 @@ def open_language_model(
         )
     tokenizer = train_tokenizer(texts, words, pieces=max(100, words // 4))
     model = tiny_llama(len(tokenizer), width, layers, seed)
-    parts = [pieces_of(some, tokenizer, length, tail) for some in (texts, test[:200])]
+    pieces = pieces_of(texts, tokenizer, length, tail)
+    held_out = pieces_of(test[:200], tokenizer, length, tail)
     run = train_causal_lm(
-        model, tokenizer, *parts, name=f"{name} ({words} words)", data=f"{len(texts):,} texts",
-        epochs=epochs, learning_rate=learning_rate, seed=seed,
+        model, tokenizer, pieces, held_out, name=f"{name} ({words} words)",
+        data=f"{len(texts):,} texts", epochs=epochs, learning_rate=learning_rate, seed=seed,
     )  # fmt: skip
     return LanguageModel.at(run)
 
@@ -170,27 +171,26 @@ def load_causal_lm(
     if not HUB_ID.fullmatch(name) and "/" not in name and local_folder(name) is None:
         choices = ["tiny-llama", *CAUSAL_LMS, "<owner>/<name> on the hub", "a folder"]
         raise unknown("language model", name, choices)
-    base = base_of(name)
+    folder = local_folder(name)
+    base = None if folder is None else base_of(folder)
     model = from_pretrained(
         "AutoModelForCausalLM", base or name, dtype="auto" if dtype is None else as_dtype(dtype),
         device_map=device_map,
     )  # fmt: skip
-    has_tokenizer = True
-    if base:
+    if folder is not None and base is not None:
         from peft import PeftModel  # pip install 'symgen[lora]'
 
-        folder = local_folder(name)
         model = PeftModel.from_pretrained(model, folder).merge_and_unload()
-        has_tokenizer = (folder / "tokenizer_config.json").is_file()
-    tokenizer = from_pretrained("AutoTokenizer", name if has_tokenizer else base)
+        if not (folder / "tokenizer_config.json").is_file():
+            name = base
+    tokenizer = from_pretrained("AutoTokenizer", name)
     return on_device(model, device()) if device_map is None else model.eval(), tokenizer
 
 
-def base_of(name: str) -> str | None:
-    """Return the name of the base model of a folder with an adapter; None for other models."""
-    folder = local_folder(name)
-    file = None if folder is None else folder / "adapter_config.json"
-    if file is None or not file.is_file():
+def base_of(folder: Path) -> str | None:
+    """Return the name of the base model of a folder with an adapter; None for other folders."""
+    file = folder / "adapter_config.json"
+    if not file.is_file():
         return None
     base = json.loads(file.read_text()).get("base_model_name_or_path")
     if not base:
@@ -223,7 +223,7 @@ def tiny_llama(vocabulary: int, width: int = 64, layers: int = 2, seed: int = 0)
 
 
 def train_causal_lm(
-    model: nn.Module,
+    model: Any,
     tokenizer: Any,
     pieces: Sequence[tuple[Tensor, int]],
     test: Sequence[tuple[Tensor, int]],
@@ -284,6 +284,8 @@ def train_causal_lm(
 class _Trainable(nn.Module):
     """A language model whose state is its trained parameters, shared ones once."""
 
+    model: Any
+
     def __init__(self, model: nn.Module):
         super().__init__()
         self.model = model
@@ -296,11 +298,13 @@ class _Trainable(nn.Module):
         """Return the trained parameters."""
         return {k: p.detach() for k, p in self.model.named_parameters() if p.requires_grad}
 
-    def load_state_dict(self, weights: Mapping[str, Tensor], *args: Any, **options: Any) -> None:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
         """Copy trained parameters into the model."""
         with torch.no_grad():
             for name, value in self.state_dict().items():
-                value.copy_(weights[name])
+                value.copy_(state_dict[name])
 
 
 def _trainable(model: nn.Module, lora: int) -> _Trainable:
@@ -316,7 +320,9 @@ def _trainable(model: nn.Module, lora: int) -> _Trainable:
     return _Trainable(model)
 
 
-def _merged(trained: nn.Module) -> nn.Module:
+def _merged(trained: Any) -> nn.Module:
     """Return the model itself, with adapters merged into its weights."""
     model = trained.model
-    return getattr(model, "merge_and_unload", lambda: model)().requires_grad_(False)
+    if hasattr(model, "merge_and_unload"):
+        model = model.merge_and_unload()
+    return model.requires_grad_(False)

@@ -6,15 +6,15 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import starmap
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from symgen.data.images import ImagePart, LargeImagePart
 from symgen.data.splits import Part
@@ -71,14 +71,12 @@ class Task:
 def classification(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return summed cross-entropy, right answers and their number, with one answer per sample."""
     loss = F.cross_entropy(logits, y, reduction="sum")
-    return loss, (logits.argmax(-1) == y).sum(), torch.tensor(len(y), device=y.device)
+    return loss, (logits.argmax(-1) == y).sum(), (y >= 0).sum()
 
 
 def next_token(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the same for every token after the first; labels below 0 do not count."""
-    logits, target = logits[:, :-1], y[:, 1:]
-    loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="sum")
-    return loss, (logits.argmax(-1) == target).sum(), (target >= 0).sum()
+    """Return the same for every token after the first; labels of -100 do not count."""
+    return classification(logits[:, :-1].flatten(0, 1), y[:, 1:].flatten())
 
 
 class Loop:
@@ -99,7 +97,7 @@ class Loop:
         reproducible_gpu(gradients=True)
         self.device = device()
         self.layout = layout_of(self.part)
-        self.model = task.build().to(self.device, memory_format=self.layout)
+        self.model = task.build().to(self.device).to(memory_format=self.layout)
         trained = [p for p in self.model.parameters() if p.requires_grad]
         # Weights of products decay; biases and normalisation do not.
         groups = [
@@ -107,11 +105,14 @@ class Loop:
             {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
         ]
         groups = [group for group in groups if group["params"]]
-        shared = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+        rate, decay = config.learning_rate, config.weight_decay
+        if rate is None or decay is None:
+            raise ValueError(f"{config} has settings without a value; use TrainingConfig.filled")
+        self.rate = rate
         if config.optimizer == "sgd":
-            self.optimizer = torch.optim.SGD(groups, momentum=0.9, nesterov=True, **shared)
+            self.optimizer = torch.optim.SGD(groups, rate, 0.9, weight_decay=decay, nesterov=True)
         else:
-            self.optimizer = torch.optim.AdamW(groups, **shared)
+            self.optimizer = torch.optim.AdamW(groups, rate, weight_decay=decay)
 
     def run(self) -> None:
         """Train from the last stored state up to the last missing checkpoint.
@@ -141,7 +142,7 @@ class Loop:
                     if (kept or step % 50 == 0) and not torch.isfinite(loss):
                         raise FloatingPointError(
                             f"the loss is {loss.item()} at step {step} of {self.task.name} with "
-                            f"learning_rate={self.config.learning_rate}; try a tenth of it"
+                            f"learning_rate={self.rate}; try a tenth of it"
                         )
                     if kept or time.monotonic() - saved > RESUME_SECONDS:
                         if step < self.total:
@@ -153,7 +154,7 @@ class Loop:
         """Do update number `step`; return the loss of the batch."""
         config, mixed = self.config, self.config.mixed_precision == "bf16"
         for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate * _rate(step, self.total, config.schedule)
+            group["lr"] = self.rate * _rate(step, self.total, config.schedule)
         # Dropout then depends on the step alone. The 0 keeps the draws of stored trainings.
         # On a CPU, `torch.manual_seed` takes most of its time to prepare seeds of GPUs.
         generator = torch.default_generator if self.device.type == "cpu" else torch
@@ -167,7 +168,7 @@ class Loop:
         if self.task.term and (added := self.task.term(step, self.model)) is not None:
             loss = loss + added
         loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), CLIP[config.optimizer])
+        nn.utils.clip_grad_norm_(self.model.parameters(), CLIP[str(config.optimizer)])
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return loss.detach()
@@ -193,10 +194,10 @@ def recalibrated(model: nn.Module, part: Part, size: int = 1000) -> nn.Module:
         part: part that it is trained on; samples are not augmented.
         size: largest number of samples; always the same ones.
     """
-    if not any(map(_has_statistics, model.modules())):
+    if not batch_norms(model):
         return model
     model = copy.deepcopy(model).eval()
-    for norm in filter(_has_statistics, model.modules()):
+    for norm in batch_norms(model):
         norm.reset_running_stats()
         norm.momentum = None  # the plain average over batches
         norm.train()
@@ -207,9 +208,10 @@ def recalibrated(model: nn.Module, part: Part, size: int = 1000) -> nn.Module:
     return model.eval()
 
 
-def _has_statistics(module: nn.Module) -> bool:
-    norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
-    return norm and module.running_mean is not None
+def batch_norms(model: nn.Module) -> list[_BatchNorm]:
+    """Return the batch norms of a network that have statistics."""
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    return [norm for norm in norms if norm.running_mean is not None]
 
 
 @torch.inference_mode()
@@ -225,9 +227,11 @@ def evaluate(
         objective: objective of its training.
     """
     training = model.training
-    found = starmap(objective, _answers(model.eval(), part, size))
-    loss, correct, count = sum(torch.stack([x.double() for x in sums]) for sums in found).tolist()
+    total = torch.zeros(3, dtype=torch.float64, device=device_of(model))
+    for logits, y in _answers(model.eval(), part, size):
+        total += torch.stack([x.double() for x in objective(logits, y)])
     model.train(training)
+    loss, correct, count = total.tolist()
     return loss / count, correct / count
 
 
@@ -242,7 +246,7 @@ def _answers(model: nn.Module, part: Part, size: int | None) -> Iterator[tuple[T
 
 def batches(
     part: Part, config: TrainingConfig, per_epoch: int, steps: range
-) -> Iterator[tuple[Any, Tensor]]:
+) -> Generator[tuple[Any, Tensor], None, None]:
     """Yield the batches of some steps, each a function of the seed and the step number.
 
     Args:

@@ -1,5 +1,6 @@
 """Networks that are not trained here: checkpoints of the reader, and pretrained ones."""
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -67,16 +68,19 @@ class Checkpoints:
             raise ValueError(
                 f"the steps are {[*checkpoints][:10]}; expected one or more whole numbers >= 0"
             )
-        self._checkpoints = {int(step): checkpoints[step] for step in sorted(checkpoints)}
-        self.steps = [*self._checkpoints]
-        self._build = build
+        self.steps = sorted(int(step) for step in checkpoints)
         self._entry = key
         self._printed: set[str] = set()
-        for one in self._checkpoints.values():
-            if isinstance(one, nn.Module) or (not callable(one) and build is None):
+        self._functions: dict[int, Callable[[], nn.Module]] = {}
+        for step, source in checkpoints.items():
+            if isinstance(source, str | Path) and build is not None:
+                self._functions[int(step)] = functools.partial(self._read, Path(source), build)
+            elif isinstance(source, Callable) and not isinstance(source, nn.Module):
+                self._functions[int(step)] = source
+            else:
                 raise ValueError(
-                    f"a checkpoint is {type(one).__name__}; expected a function without arguments "
-                    "that returns the network, or a file of weights together with build"
+                    f"a checkpoint is {type(source).__name__}; expected a function without "
+                    "arguments that returns the network, or a file of weights together with build"
                 )
         table = pd.DataFrame({} if records is None else records)
         if "step" not in table and len(table) in (0, len(self.steps)):
@@ -103,25 +107,23 @@ class Checkpoints:
             ValueError: for another step, or weights that cannot be read or do not fit.
         """
         step = self.steps[-1] if step == -1 else step
-        if step not in self._checkpoints:
+        if step not in self._functions:
             raise ValueError(f"there is no checkpoint at step {step}; there are {self.steps}")
-        source = self._checkpoints[step]
         # Building draws weights, which must not change other draws.
         with torch.random.fork_rng(devices=[]):
-            model = source() if callable(source) else self._build()
-        if callable(source):
-            self._check_shared(step, model)
-        else:
-            self._read(Path(source), model)
+            model = self._functions[step]()
+        self._check_shared(step, model)
         return on_device(model, device())
 
-    def _read(self, path: Path, model: nn.Module) -> None:
-        """Load the weights of a file into a network."""
+    def _read(self, path: Path, build: Callable[[], nn.Module]) -> nn.Module:
+        """Return a network with the weights of a file."""
+        model = build()
         weights, done = fitted(_content(path), model, self._entry, path)
         load_weights(model, weights, f"in {path}")
         if done and done not in self._printed:
             self._printed.add(done)
             print(f"{path}: {done}")
+        return model
 
     def _check_shared(self, step: int, model: nn.Module) -> None:
         """Refuse a network that is part of another one in use, such as a base with an adapter."""
@@ -158,7 +160,7 @@ class PretrainedNetwork:
         self.steps = [0]
         self._network = build_network(name)
         if untrained_on is not None:
-            inner = self._network.model
+            inner: Any = self._network.get_submodule("model")
             blank = untrained(type(inner), {"config": inner.config}, seed=0)
             self._network = recalibrated(Logits(blank), untrained_on, size=128)
 
@@ -169,7 +171,7 @@ class PretrainedNetwork:
 
     def key(self, step: int = -1) -> dict[str, str]:
         """Return the fingerprints of weights and settings."""
-        return identity(self._network.model)
+        return identity(self._network.get_submodule("model"))
 
 
 def fitted(
@@ -235,7 +237,7 @@ def _is_weights(value: Any) -> bool:
     )
 
 
-def _content(path: Path) -> dict[str, Any]:
+def _content(path: Path) -> Mapping[str, Any]:
     """Return the content of a file of weights; no code in it is run."""
     try:
         if path.suffix == ".safetensors":

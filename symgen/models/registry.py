@@ -131,11 +131,8 @@ def untrained(
     """Return the result of a builder in eval mode, its weights drawn from the seed alone."""
     # Weights are drawn on the CPU, where a seed gives the same numbers on every machine.
     with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(seed)
-        model = build(**arguments)
-    side = arguments.get("image_size")
-    model.input_shape = (arguments["channels"], side, side) if side else None
-    return model.eval()
+        torch.default_generator.manual_seed(seed)
+        return build(**arguments).eval()
 
 
 def on_device(model: nn.Module, place: torch.device) -> nn.Module:
@@ -167,7 +164,7 @@ def load_weights(
     return model
 
 
-def identity(model: nn.Module) -> dict[str, str]:
+def identity(model: Any) -> dict[str, str]:
     """Return the identity of a network of `transformers`: fingerprints of weights and settings.
 
     Weights that `device_map` put on a disk are read one layer at a time.

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from symgen.data.datasets import Data
+from symgen.data.images import ImagePart
 from symgen.data.sources import local_folder
 from symgen.device import device
 from symgen.models import registry
@@ -257,7 +258,8 @@ def is_near_chance(accuracy: float, share: float, count: int) -> bool:
         >>> is_near_chance(0.53, share=0.5, count=800), is_near_chance(0.6, share=0.5, count=800)
         (True, False)
     """
-    return share < 1 and accuracy <= share + 2 * math.sqrt(share * (1 - share) / count)
+    error = math.sqrt(share * (1 - share) / count)
+    return share < 1 and float(accuracy) <= share + 2 * error
 
 
 def train(
@@ -311,7 +313,7 @@ def train(
 
     key = {"network": network, "options": spec, "dtype": str(torch.get_default_dtype())}
     if entry.origin == "pretrained":
-        key["weights"] = registry.identity(build().model)
+        key["weights"] = registry.identity(build().get_submodule("model"))
     stored = entry.origin != "function"
     task = Task(network, build, samples, {"test": data.part("test")}, classification, term)
     title = f"{network} on {part} of {data.name}"
@@ -331,7 +333,7 @@ def _check_preprocessing(network: str, data: Data) -> None:
     else:
         part = data.part("target")
         statistics = torch.tensor(expected["statistics"])
-        fits = torch.equal(torch.stack([part.mean.flatten(), part.std.flatten()]), statistics)
+        fits = isinstance(part, ImagePart) and torch.equal(part.statistics, statistics)
     if not fits:
         raise ValueError(
             f'network "{network}" has its own preprocessing, and data set "{data.name}" was loaded '
