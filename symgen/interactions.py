@@ -135,23 +135,33 @@ class Interactions:
         """Return a copy on another device."""
         return dataclasses.replace(self, **{k: x.to(device) for k, x in self.tensors().items()})
 
-    def relabelled(self, labels: Sequence[int]) -> "Interactions":
+    def relabelled(self, labels: Sequence[int] | Int[Tensor, "*batch variable"]) -> "Interactions":
         """Return the same interactions with variable i renamed to labels[i].
 
+        Args:
+            labels: a permutation of 0..n - 1 for all samples, or one per sample, (..., n).
+
         Raises:
-            ValueError: if the labels are not a permutation of 0..n - 1.
+            ValueError: if the labels are no permutations.
         """
-        if sorted(labels) != list(range(self.n)):
-            raise ValueError(f"labels are {labels}; expected a permutation of 0..{self.n - 1}")
+        labels = torch.as_tensor(labels, device=self.effects.device)
+        if labels.shape[-1] != self.n or bool(
+            (labels.sort(-1).values != torch.arange(self.n, device=labels.device)).any()
+        ):
+            raise ValueError(
+                f"labels are {labels.tolist()}; expected a permutation of 0..{self.n - 1}"
+            )
+        labels = labels.expand(*self.bias.shape, self.n)
         states = torch.arange(2**self.n, device=self.effects.device)
         # Entry T of the result is the entry whose renamed index is T.
-        source = torch.zeros_like(states)
-        for i, label in enumerate(labels):
-            source += ((states >> label) & 1) << i
-        names = None if self.names is None else self.names[..., np.argsort(labels)]
-        return dataclasses.replace(
-            self, effects=self.effects[..., source], names=names, is_relabelled=True
-        )
+        source = torch.zeros(*self.bias.shape, 2**self.n, dtype=torch.long, device=states.device)
+        for i in range(self.n):
+            source += ((states >> labels[..., i, None]) & 1) << i
+        effects = self.effects.gather(-1, source[..., None, :].expand(self.effects.shape))
+        names = self.names
+        if names is not None:
+            names = np.take_along_axis(names, labels.argsort(-1).cpu().numpy(), -1)
+        return dataclasses.replace(self, effects=effects, names=names, is_relabelled=True)
 
     def predict(self, states: Int[Tensor, "state"] | None = None) -> Float[Tensor, "*batch state"]:
         """Return d, the output of the logical model on masked states (Eq. 3).

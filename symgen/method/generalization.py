@@ -224,7 +224,7 @@ def chance_level(
     baselines: Interactions | Sequence[Interactions],
     orders: Iterable[int] | None = None,
     *,
-    draws: int = 20,
+    draws: int = 200,
     seed: int = 0,
     **options: Any,
 ) -> Float[Tensor, "*batch"]:
@@ -236,7 +236,8 @@ def chance_level(
     Args:
         target, baselines: see `transfer`.
         orders: see `generalization_power`.
-        draws: number of relabellings, at least 1. All baselines are relabelled alike.
+        draws: number of relabellings, at least 1. Each sample has its own; all baselines of a
+            sample are relabelled alike.
         seed: seed of the relabellings.
         **options: tau, relative_to, metric and agree of `transfer`.
     """
@@ -245,20 +246,86 @@ def chance_level(
     baselines = as_list(baselines)
     orders = None if orders is None else tuple(orders)
     generator = torch.Generator().manual_seed(seed)
+    shape = (*target.bias.shape, target.n)
     total = torch.zeros_like(target.bias)
     for _ in range(draws):
-        labels = torch.randperm(target.n, generator=generator).tolist()
+        labels = torch.rand(shape, generator=generator).argsort(-1)
         relabelled = [one.relabelled(labels) for one in baselines]
         g = transfer(target, relabelled, **options)
         total = total + generalization_power(target, g, orders)
     return total / draws
 
 
+def other_sample_level(
+    target: Interactions,
+    baselines: Interactions | Sequence[Interactions],
+    orders: Iterable[int] | None = None,
+    shifts: int = 5,
+    **options: Any,
+) -> Float[Tensor, "*batch"]:
+    """Return H if the baselines' interactions are those of another sample, at the same places.
+
+    Unlike `chance_level`, it keeps what depends on the place of a variable alone, such as the
+    strong effect of the last word of a text.
+
+    Args:
+        target, baselines: see `transfer`; with two or more samples on the last leading axis.
+        orders: see `generalization_power`.
+        shifts: number of other samples, the next ones; H is averaged over them.
+        **options: see `chance_level`.
+    """
+    orders = None if orders is None else tuple(orders)
+    powers = []
+    for shift in range(1, min(shifts, len(target) - 1) + 1):
+        moved = []
+        for one in as_list(baselines):
+            tensors = {
+                name: x.roll(shift, target.bias.ndim - 1) for name, x in one.tensors().items()
+            }
+            moved.append(Interactions(**tensors))
+        g = transfer(target, moved, **options)
+        powers.append(generalization_power(target, g, orders))
+    return torch.stack(powers).nanmean(0)
+
+
+def sign_agreement(
+    target: Interactions,
+    baselines: Interactions | Sequence[Interactions],
+    tau: float | None = None,
+    *,
+    relative_to: str | None = None,
+) -> Float[Tensor, "*batch"]:
+    """Return how often signs agree among interactions that are salient in both networks.
+
+    Unrelated networks agree in about half of them, however many interactions are salient.
+
+    Args:
+        target, baselines, tau, relative_to: see `transfer`; averaged over baselines.
+
+    Returns:
+        A share per sample; NaN without interactions that are salient in both.
+
+    Example:
+        >>> one = Interactions.from_moebius(torch.tensor([0.0, 1.0, 2.0, 6.0]))
+        >>> other = Interactions.from_moebius(torch.tensor([0.0, -1.0, 2.0, 4.0]))
+        >>> round(sign_agreement(one, other).item(), 2)
+        0.67
+    """
+    ours = target.salient(tau, relative_to=relative_to)
+    shares = []
+    for one in as_list(baselines):
+        both = ours & one.salient(tau, relative_to=relative_to)
+        same = both & (target.effects * one.effects > 0)
+        count = both.sum((-2, -1)).to(target.bias.dtype)
+        shares.append(same.sum((-2, -1)) / count.where(count > 0, torch.nan))
+    return torch.stack(shares).nanmean(0)
+
+
 def excess(
     target: Interactions,
     baselines: Interactions | Sequence[Interactions],
     orders: Iterable[int] | None = None,
-    draws: int = 20,
+    draws: int = 200,
 ) -> Float[Tensor, "*batch"]:
     """Return H minus its chance level, per sample; see `chance_level` for the arguments."""
     power = generalization_power(target, transfer(target, baselines), orders)

@@ -319,7 +319,7 @@ def _measured(study: LanguageStudy) -> pd.DataFrame:
         values = checkpoint_values(inter, [other])
         shared = transfer(inter, last_twin)
         values["H_twin"] = generalization_power(inter, shared).nanmean()
-        values["excess_twin"] = excess(inter, last_twin, draws=10).nanmean()
+        values["excess_twin"] = excess(inter, last_twin).nanmean()
         strength = order_spectrum(inter).abs().sum(-2)
         for name, orders in groups.items():
             values[f"strength_{name}"] = strength[:, orders].sum(-1).mean()

@@ -22,6 +22,8 @@ from symgen.method.generalization import (
     mean_order,
     order_spectrum,
     order_thirds,
+    other_sample_level,
+    sign_agreement,
     transfer,
     uncancelled,
 )
@@ -34,7 +36,10 @@ from symgen.names import unknown
 
 COLUMNS = ["seed", "step", "quantity", "order", "sign", "value"]
 RECORDS = ("epoch", "train_loss", "test_loss", "train_accuracy", "test_accuracy")
-NULLS = ("untrained", "other_class", "untrained_low", "untrained_rest")
+NULLS = (
+    "untrained", "other_class", "untrained_low", "untrained_rest", "untrained_chance",
+    "untrained_agreement",
+)  # fmt: skip
 
 
 def measure(
@@ -56,7 +61,8 @@ def measure(
             themselves; None means `study.seed` alone.
         nulls: whether to add H with untrained baselines ("untrained") and with baselines whose
             output is that of another class ("other_class"); at the last checkpoint also
-            untrained_low and untrained_rest, for orders 1-2 and from 3 on.
+            untrained_low and untrained_rest, for orders 1-2 and from 3 on, and the chance level
+            and the sign agreement of untrained baselines.
         workers: see `side_by_side`.
         store: where trainings are read and kept; by default the book's folder and the cache.
 
@@ -65,11 +71,13 @@ def measure(
         quantity has them. Each value is a mean over samples. Per checkpoint: epoch, train_loss,
         test_loss, gap (nats), train_accuracy, test_accuracy, H, H_low, H_high, H_rest (orders from
         3 on), H_lead (H_low - H_high of the samples that have both), H_one (one baseline), chance,
-        excess (H - chance), N, generalizable, non_generalizable (salient strength, log odds),
+        excess (H - chance), other_sample (see `other_sample_level`), agreement (see
+        `sign_agreement`), N, generalizable, non_generalizable (salient strength, log odds),
         mean_order, orders_low, orders_middle, orders_high, uncancelled, spectrum and
         spectrum_generalizable (by order and sign). At the last checkpoint: excess_low,
-        excess_rest, H_similarity, the losses of `removal_losses`, and gap_<part> (by order, log
-        odds): the difference between training and test samples in each of `output_parts`.
+        excess_rest, other_sample_low, other_sample_rest, H_similarity, the losses of
+        `removal_losses`, and gap_<part> (by order, log odds): the difference between training and
+        test samples in each of `output_parts`.
 
     Raises:
         ValueError: for a study without baselines.
@@ -98,7 +106,7 @@ def checkpoint_values(inter: Interactions, baselines: Sequence[Interactions]) ->
     power = generalization_power(inter, g)
     low = generalization_power(inter, g, LOW_ORDERS)
     high = generalization_power(inter, g, HIGH_ORDERS)
-    chance = chance_level(inter, baselines, draws=10)
+    chance = chance_level(inter, baselines)
     alone = [generalization_power(inter, transfer(inter, one)) for one in baselines]
     thirds = order_thirds(spectrum)
     values = {
@@ -110,6 +118,8 @@ def checkpoint_values(inter: Interactions, baselines: Sequence[Interactions]) ->
         "H_one": torch.stack(alone).mean(0),
         "chance": chance,
         "excess": power - chance,
+        "other_sample": other_sample_level(inter, baselines),
+        "agreement": sign_agreement(inter, baselines),
         "N": interaction_count(inter),
         "mean_order": mean_order(spectrum),
         "generalizable": shared,
@@ -182,8 +192,10 @@ def _main(study: Study) -> pd.DataFrame:
     values["gap"] = values["test_loss"] - values["train_loss"]
     inter = path[-1]
     g = transfer(inter, baselines)
-    values["excess_low"] = excess(inter, baselines, LOW_ORDERS).nanmean()
-    values["excess_rest"] = excess(inter, baselines, REST_ORDERS).nanmean()
+    for name, orders in (("low", LOW_ORDERS), ("rest", REST_ORDERS)):
+        values[f"excess_{name}"] = excess(inter, baselines, orders).nanmean()
+        null = other_sample_level(inter, baselines, orders)
+        values[f"other_sample_{name}"] = null.nanmean()
     alike = transfer(inter, baselines, metric="similarity")
     values["H_similarity"] = generalization_power(inter, alike).nanmean()
     # As many training samples, or all if there are fewer.
@@ -210,6 +222,8 @@ def _nulls(study: Study) -> pd.DataFrame:
     for name, null in (("untrained", untrained), ("other_class", other_class)):
         powers = [generalization_power(inter, transfer(inter, null)) for inter in path]
         values[name] = torch.stack([power.nanmean() for power in powers])
+    values["untrained_chance"] = chance_level(path[-1], untrained).nanmean()
+    values["untrained_agreement"] = sign_agreement(path[-1], untrained).nanmean()
     g = transfer(path[-1], untrained)
     for name, orders in (("untrained_low", LOW_ORDERS), ("untrained_rest", REST_ORDERS)):
         values[name] = generalization_power(path[-1], g, orders).nanmean()

@@ -133,11 +133,35 @@ def test_chance_level_averages_relabelled_baselines(networks):
     generator = torch.Generator().manual_seed(7)
     expected = torch.zeros(SAMPLES).double()
     for _ in range(3):
-        labels = torch.randperm(N, generator=generator).tolist()
-        g = symgen.transfer(target, [b.relabelled(labels) for b in baselines])
-        expected += symgen.generalization_power(target, g) / 3
+        labels = torch.rand(SAMPLES, N, generator=generator).argsort(-1)
+        for s in range(SAMPLES):  # each sample has its own names
+            moved = [b[s].relabelled(labels[s].tolist()) for b in baselines]
+            g = symgen.transfer(target[s], moved)
+            expected[s] += symgen.generalization_power(target[s], g) / 3
     level = symgen.chance_level(target, baselines, draws=3, seed=7)
     torch.testing.assert_close(level, expected)
+
+
+def test_the_level_of_another_sample_is_h_with_its_interactions(networks):
+    target, baselines = networks
+    level = measures.other_sample_level(target, baselines, shifts=2)
+    expected = torch.zeros(SAMPLES).double()
+    for s in range(SAMPLES):
+        for shift in (1, 2):
+            others = [b[(s - shift) % SAMPLES] for b in baselines]
+            g = symgen.transfer(target[s], others)
+            expected[s] += symgen.generalization_power(target[s], g) / 2
+    torch.testing.assert_close(level, expected)
+
+
+def test_signs_are_compared_where_both_are_salient(networks):
+    target, (one, _) = networks
+    share = measures.sign_agreement(target, one)
+    for s in range(SAMPLES):
+        pairs = [(float(target.effects[s, k, t]), float(one.effects[s, k, t]))
+                 for k in (0, 1) for t in range(2**N)
+                 if salient(target, s, k, t) and salient(one, s, k, t)]  # fmt: skip
+        assert float(share[s]) == pytest.approx(sum(a * b > 0 for a, b in pairs) / len(pairs))
 
 
 def test_chance_level_ignores_names_that_were_relabelled(networks):
