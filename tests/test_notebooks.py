@@ -1,9 +1,12 @@
 """The real chapters: their form, their presets, their stored pages, and a run of each.
 
-Preset smoke runs every chapter with tiny parameters and with its exercises solved.
+Preset smoke runs every chapter with tiny parameters, with its exercises solved, and twice in one
+kernel, as students do who solve an exercise and run all cells again.
 """
 
 import ast
+import copy
+import itertools
 import re
 import shutil
 
@@ -13,7 +16,7 @@ import pytest
 import yaml
 from conftest import ROOT
 
-from symgen.book import editions, notebooks, run
+from symgen.book import course, editions, notebooks, run
 
 CHAPTERS = notebooks.contents(ROOT)
 STORED = sorted((ROOT / "data" / "editions").glob("*/*.ipynb"))
@@ -43,10 +46,31 @@ def solved(notebook):
     return notebook
 
 
+def twice(notebook, parameters):
+    """Return a notebook whose cells all run twice, and where the second pass begins."""
+    cells = copy.deepcopy(notebook.cells)
+    for number, cell in enumerate(cells):
+        cell.id = f"again-{number}"
+        if notebooks.has_tag(cell, "parameters"):
+            cell.metadata.pop("tags")
+            values = [f"{name} = {value!r}" for name, value in parameters.items()]
+            cell.source = "\n".join([cell.source, *values])
+    doubled = copy.deepcopy(notebook)
+    doubled.cells += cells
+    return doubled
+
+
+def printed(cell):
+    """Return the texts of a code cell's outputs."""
+    return "".join(
+        o.get("text", "") + o.get("data", {}).get("text/plain", "") for o in cell.outputs
+    )
+
+
 def test_every_page_of_the_contents_exists_and_every_chapter_is_listed():
     listed = re.findall(r"file: chapters/(\S+)", (ROOT / "_toc.yml").read_text())
     pages = {p.stem for p in (ROOT / "chapters").glob("*.*") if p.suffix in (".ipynb", ".md")}
-    extra = {"teaching_quiz", "teaching_rubric"}
+    extra = {name for name in pages if name.startswith("teaching_")}  # sheets of the course
     assert {*listed, "index"} == pages - extra
     assert len(listed) + 1 == 17
 
@@ -76,17 +100,20 @@ def test_a_chapter_runs_with_its_exercises_solved(chapter, tmp_path, monkeypatch
         monkeypatch.setenv("SYMGEN_DATA", str(ROOT / "tests" / "data" / "mirror"))
         given = {"pairs": [pair_of_networks(tmp_path / "net")]}
     source = tmp_path / "solved" / f"{name}.ipynb"
-    notebooks.write(solved(chapter), source)
+    parameters = notebooks.resolve(ROOT, name, "smoke", given)
+    notebooks.write(twice(solved(chapter), parameters), source)
     outcome = run.execute(ROOT, str(source), "smoke", given, tmp_path)
     assert outcome.status == "done", outcome.message
     if given:  # A network shares everything with itself.
         power = pd.read_csv(tmp_path / "tables" / f"{name}.power.csv")
         rows = power[power["label"].str.startswith("net on ") & (power["quantity"] == "H")]
         assert len(rows) and rows["mean"].dropna().eq(1).all() and rows["mean"].notna().any()
-    for cell in nbformat.read(outcome.path, as_version=4).cells:
+    code = notebooks.code_cells(nbformat.read(outcome.path, as_version=4))
+    for cell, again in zip(code[: len(code) // 2], code[len(code) // 2 :], strict=True):
         if notebooks.has_tag(cell, "exercise-check"):
-            printed = "".join(o.get("text", "") for o in cell.outputs)
-            assert printed.startswith("Correct"), f"{cell.source}\n{printed}"
+            assert printed(cell) == "Correct.\n", f"{cell.source}\n{printed(cell)}"
+        if "chapter.provenance(" not in cell.source and "parameters" not in str(cell.metadata):
+            assert printed(again) == printed(cell), cell.source
 
 
 def test_the_form_of_a_chapter(chapter):
@@ -107,6 +134,37 @@ def test_the_form_of_a_chapter(chapter):
             assert len(lines) <= 26 and max(map(len, lines), default=0) <= 96, cell.source
         else:
             assert not re.search(r"^(```|:::)+\{|\{cite|^\(.*\)=$", cell.source, re.M), cell.source
+
+
+def test_minutes_of_exercises_add_up(chapter):
+    text = "\n".join(cell.source for cell in chapter.cells)
+    exercises = re.findall(r"^\*\*(?:Easy|Medium|Hard), (\d+) minutes\.\*\*", text, re.M)
+    (total,) = re.findall(r"\*\*Minutes:\*\* \d+ to read, (\d+) for the exercises", text)
+    assert int(total) == sum(map(int, exercises))
+    assert len(exercises) == text.count("### Exercise: ")
+
+
+def test_functions_that_students_write(chapter):
+    code = notebooks.code_cells(chapter)
+    for cell, after in itertools.pairwise(code):
+        if notebooks.has_tag(cell, "blank"):
+            stub, names = course.stub(cell.source)
+            assert names and notebooks.has_tag(after, "exercise-check"), cell.source
+            assert all(f"def {name}(" in stub and name in after.source for name in names)
+
+
+def test_slides_have_few_words_and_one_figure(chapter):
+    words, figures, slides = 0, 0, 0
+    for cell in chapter.cells:
+        if notebooks.has_tag(cell, "slide"):
+            words, figures, slides = 0, 0, slides + 1
+        if cell.cell_type == "markdown" and notebooks.has_tag(cell, "slide", "slide-more"):
+            words += len(re.sub(r"\$+.*?\$+", "formula", cell.source, flags=re.S).split())
+        elif notebooks.has_tag(cell, "slide-more"):
+            figures += 1
+        assert words <= 60 and figures <= 1, cell.source
+    core = chapter.metadata["chapter"][:2] in ("00", "01", "02", "03", "04", "05")
+    assert (slides >= 6) == core
 
 
 def test_captions_have_at_most_40_words(chapter):
