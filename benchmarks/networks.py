@@ -5,8 +5,8 @@ from torch import nn
 
 import symgen
 from benchmarks.rows import in_turn, row
-from symgen.device import device
-from symgen.masking.causal import plain_runner
+from symgen.device import Batch, device
+from symgen.masking.causal import prepare_prompts
 from symgen.masking.hooks import evaluating
 from symgen.masking.mask_values import mean_embedding
 from symgen.masking.states import run_all
@@ -83,8 +83,8 @@ def prompt(quick: bool) -> list[dict]:
 
     def full():
         with torch.inference_mode():
-            runner = plain_runner(model, [ids], target, variables, value)
-            return run_all(runner, torch.arange(STATES), 128, False)
+            prepared = prepare_prompts(model, [ids], target, variables, value)
+            return run_all(prepared, torch.arange(STATES), Batch(128), False)
 
     error = float((tree().cpu() - full().cpu()).abs().max())
     millions = sum(p.numel() for p in model.parameters()) / 1e6

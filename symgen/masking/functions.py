@@ -9,10 +9,10 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from symgen.device import device_of, dtype_of
-from symgen.masking.hooks import as_tensor, describe, logits_of
+from symgen.masking.hooks import Network, as_tensor, describe, logits_of
 from symgen.masking.mask_values import MaskValue
-from symgen.masking.states import Runner
-from symgen.masking.variables import ImageVariables
+from symgen.masking.states import Prepared
+from symgen.masking.variables import ImageVariables, check_axes
 
 # States per call at most: for small functions, the call itself takes longest.
 STATES = 1024
@@ -24,11 +24,21 @@ class Function(nn.Module):
     Args:
         function: function from inputs (batch, ...) to logits; see `masked_outputs`.
         as_array: whether it takes arrays.
+
+    Raises:
+        ValueError: for a method of a classifier that returns other columns than its classes.
     """
 
     def __init__(self, function: Callable[[Any], Any], as_array: bool):
         super().__init__()
         self.function, self.as_array = function, as_array
+        owner = getattr(function, "__self__", None)
+        classes = len(getattr(owner, "classes_", ()))
+        if classes > 2 and getattr(owner, "decision_function_shape", "") == "ovo":
+            raise ValueError(
+                f"{type(owner).__name__}(decision_function_shape='ovo') returns a number per pair "
+                f"of its {classes} classes; expected one per class: decision_function_shape='ovr'"
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits; log odds of class 1 become the logits 0 and themselves."""
@@ -46,14 +56,14 @@ class Function(nn.Module):
         return logits.to(x.device)
 
 
-def function_runner(
+def prepare_function(
     function: Callable[[Any], Any],
     x: Any,
     target: Int[Tensor, " sample"],
     variables: Any,
     mask_value: Any,
-) -> Runner:
-    """Return a runner of a function, or of a module, on masked inputs.
+) -> Prepared:
+    """Return the samples of a function, or of a module whose inputs are masked.
 
     Args:
         function: it gets arrays if x is an array, else tensors; modules always get tensors on
@@ -70,8 +80,10 @@ def function_runner(
             f"x is {describe(x)}; expected floating inputs (sample, *shape) as a tensor or array. "
             "Of a DataFrame, pass x.to_numpy(float)"
         )
-    if is_module and any(True for _ in function.parameters()):
-        inputs = inputs.to(device_of(function), dtype_of(function))
+    device = inputs.device
+    if isinstance(function, nn.Module) and any(True for _ in function.parameters()):
+        device = device_of(function)
+        inputs = inputs.to(dtype_of(function))
     if isinstance(mask_value, MaskValue):
         if mask_value.layer is not None:
             raise ValueError(
@@ -79,22 +91,25 @@ def function_runner(
                 "positions of the inputs; expected a number, tensor or array"
             )
         mask_value = mask_value.value
-    return Runner(
-        Function(function, is_array and not is_module),
-        None,
-        lambda first, count: inputs[first : first + count],
-        *_owners(variables, inputs),
-        as_tensor(mask_value).to(inputs),
+    owners, n = _owners(variables, inputs)
+    return Prepared(
+        Network(Function(function, is_array and not is_module), None),
+        inputs,
+        owners,
+        as_tensor(mask_value).to(inputs.dtype),
+        n,
         target,
+        device,
         most=None if is_module else STATES,
-        is_bounded=True,
     )
 
 
 def _owners(variables: Any, x: Tensor) -> tuple[Int[Tensor, "sample *position"], int]:
     """Return the variable at each position, in the inputs' axes and n for none; and n."""
     if isinstance(variables, ImageVariables):
-        owners, n = variables.owners(*x.shape[-2:]), variables.n
+        check_axes(x.shape)
+        owners = variables.owners(*x.shape[-2:])
+        n = variables.n
     else:
         owners = as_tensor(variables)
         is_number = not (owners.is_floating_point() or owners.dtype is torch.bool)

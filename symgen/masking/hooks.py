@@ -1,5 +1,6 @@
 """Run a network with the output of a layer replaced, and read what it returns."""
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -8,58 +9,122 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from symgen.names import unknown
 
-# Arguments of a network: one tensor, or tensors by name.
+# Arguments of a network: one tensor, or tensors and options by name.
 Arguments = Tensor | dict[str, Any]
 CHANNELS_FIRST = (
     nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.MaxPool2d, nn.AvgPool2d,
     nn.AdaptiveAvgPool2d,
 )  # fmt: skip
-# Largest rounding error of a network's outputs, relative to their size, with a margin.
-ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A network, and its layer that is masked.
+
+    Attributes:
+        model: network in evaluation mode.
+        layer: name from ``model.named_modules()``; None if the input itself is masked.
+        is_causal: whether the logits of the last position count, as in a language model.
+    """
+
+    model: nn.Module
+    layer: str | None
+    is_causal: bool = False
+
+    def features(self, inputs: Arguments) -> Tensor:
+        """Return the first output of the masked layer; see `layer_output`."""
+        return layer_output(self.model, self.layer, inputs)
+
+    def logits(self, inputs: Arguments, rows: int) -> Float[Tensor, "row outcome"]:
+        """Return the logits of some inputs.
+
+        Raises:
+            ValueError: if there is not one row per input, or fewer than two outcomes.
+        """
+        logits = logits_of(call(self.model, inputs), rows)
+        if self.is_causal and logits.dim() == 3:
+            return logits[:, -1]
+        if logits.dim() != 2 or logits.shape[1] < 2:
+            raise ValueError(
+                f"the network returns logits of shape {tuple(logits.shape)}; expected (sample, "
+                "outcome) with two or more outcomes. Wrap it so that it returns them"
+            )
+        return logits
+
+    def logits_above(self, features: Tensor, inputs: Arguments) -> Float[Tensor, "row outcome"]:
+        """Return the logits if the masked layer returns other features than it computes.
+
+        The whole forward runs with the layer's first output replaced, so that it is correct for
+        every module that calls the layer, and for branches that pass it.
+
+        Args:
+            features: one row per input.
+            inputs: the inputs that the features belong to.
+        """
+        if self.layer is None:
+            return self.logits(features, len(features))
+        with replaced(self.model, self.layer, features):
+            return self.logits(inputs, len(features))
 
 
 class Inputs(NamedTuple):
-    """Samples as a network takes them, and the outcomes whose output is computed.
-
-    Attributes:
-        x: images, token ids or prompts; see `masked_outputs`.
-        y: classes or next tokens.
-
-    Example:
-        >>> loader = torch.utils.data.DataLoader([(torch.ones(3), 1)] * 9, batch_size=4)
-        >>> Inputs(*next(iter(loader))).y.tolist()
-        [1, 1, 1, 1]
-    """
+    """Kept until no caller is left."""
 
     x: Any
     y: Any
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the network itself if it was wrapped by ``torch.compile``, which takes no hooks."""
+    """Return the network itself if it was wrapped by ``torch.compile``, which takes no hooks.
+
+    Raises:
+        ValueError: for an exported program.
+    """
+    if type(model).__name__ == "ExportedProgram":
+        raise _exported()
     return getattr(model, "_orig_mod", model)
+
+
+def _evaluate(module: nn.Module) -> None:
+    try:
+        module.eval()
+    except NotImplementedError:
+        raise _exported() from None
+
+
+def _exported() -> ValueError:
+    return ValueError(
+        "the network is an exported program, which has no layers to mask and often takes one batch "
+        "size only; pass the module that it was exported from. To mask inputs, a function will "
+        "do if the program takes any batch size: lambda x: program.module()(x)"
+    )
 
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
     """Context manager: keep a network in evaluation mode, then restore the mode of each part.
 
-    Compiled parts run as plain PyTorch meanwhile. Functions are left alone.
+    Meanwhile compiled parts run as plain PyTorch, and transformer layers without their fast path,
+    whose nested tensors no hook can read. Functions are left alone.
     """
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     modes = [module.training for module in modules]
+    fast = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         if any(hasattr(m, "_orig_mod") or m._compiled_call_impl for m in modules):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        for module in modules[:1]:
-            module.eval()
         try:
+            torch.backends.mha.set_fastpath_enabled(False)
+            for module in modules[:1]:
+                _evaluate(module)
             yield
         finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
             for module, mode in zip(modules, modes, strict=True):
                 module.training = mode
 
@@ -91,19 +156,6 @@ def accepts(model: nn.Module, name: str) -> bool:
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def last_logits_only(model: nn.Module) -> dict[str, int]:
-    """Return the option that computes logits at the last position only, if the model takes it.
-
-    With a large vocabulary, logits are the largest thing that a language model computes.
-
-    Args:
-        model: a causal language model of `transformers`.
-    """
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    named = "logits_to_keep" in inspect.signature(inner.forward).parameters
-    return {"logits_to_keep": 1} if named else {}
-
-
 def logits_of(output: Any, rows: int) -> Tensor:
     """Return the logits in the output of a network or function.
 
@@ -114,7 +166,7 @@ def logits_of(output: Any, rows: int) -> Tensor:
     Raises:
         ValueError: if it holds no floating logits with one row per input.
     """
-    logits = output
+    logits: Any = output
     if isinstance(output, Mapping):
         logits = output.get("logits")
     elif not isinstance(output, Tensor):
@@ -127,13 +179,6 @@ def logits_of(output: Any, rows: int) -> Tensor:
             "returns them"
         )
     return logits
-
-
-def repeat(inputs: Arguments, states: int) -> Arguments:
-    """Repeat every sample for each of its states, sample by sample."""
-    if isinstance(inputs, dict):
-        return {k: repeat(x, states) if isinstance(x, Tensor) else x for k, x in inputs.items()}
-    return inputs.repeat_interleave(states, dim=0) if inputs.dim() else inputs
 
 
 def calls(model: nn.Module, inputs: Arguments) -> list[tuple[str, nn.Module, list[Tensor], Tensor]]:
@@ -166,18 +211,20 @@ def feature_maps(model: nn.Module, images: Tensor) -> list[str]:
         model: network in evaluation mode.
         images: one or more images.
     """
-    shapes: dict[str, torch.Size] = {}
-    first, last = set(), set()
+    first: dict[str, torch.Size] = {}
+    maps: set[torch.Size] = set()
+    linear: set[torch.Size] = set()
     for name, module, given, output in calls(model, images):
-        shapes.setdefault(name, output.shape)  # A layer is masked at its first call.
-        if isinstance(module, (*CHANNELS_FIRST, nn.Linear)):
-            seen = last if isinstance(module, nn.Linear) else first
-            seen.update(x.shape for x in (*given, output))
-    maps = {shape for shape in first - last if len(shape) == 4}
-    return [name for name, shape in shapes.items() if shape in maps]
+        first.setdefault(name, output.shape)  # A layer is masked at its first call.
+        shapes = [x.shape for x in (*given, output)]
+        if isinstance(module, CHANNELS_FIRST):
+            maps.update(shapes)
+        if isinstance(module, nn.Linear):
+            linear.update(shapes)
+    return [k for k, shape in first.items() if len(shape) == 4 and shape in maps - linear]
 
 
-def layer_output(model: nn.Module, layer: str | None, inputs: Arguments) -> Any:
+def layer_output(model: nn.Module, layer: str | None, inputs: Arguments) -> Tensor:
     """Return the first output of a layer, or the inputs themselves for None.
 
     Args:
@@ -189,6 +236,7 @@ def layer_output(model: nn.Module, layer: str | None, inputs: Arguments) -> Any:
         ValueError: for an unknown layer, or one that does not return one tensor.
     """
     if layer is None:
+        assert isinstance(inputs, Tensor)
         return inputs
     try:
         module = model.get_submodule(layer)
@@ -207,32 +255,6 @@ def layer_output(model: nn.Module, layer: str | None, inputs: Arguments) -> Any:
     return captured[0]
 
 
-def logits_above(
-    model: nn.Module, layer: str | None, features: Tensor, inputs: Arguments, states: int
-) -> Tensor:
-    """Return the logits of a network whose layer returns other features than it computes.
-
-    The whole forward runs with the layer's first output replaced, so that it is correct for every
-    module that calls the layer, and for branches that pass it.
-
-    Args:
-        model: network in evaluation mode.
-        layer: layer with these features; None if they are the inputs.
-        features: features of `states` masked states per sample, sample by sample.
-        inputs: inputs of the samples.
-        states: number of masked states per sample.
-    """
-    if layer is None:
-        return logits_of(call(model, features), len(features))
-    with hooked(model.get_submodule(layer), partial(replace_once, [features])):
-        return logits_of(call(model, repeat(inputs, states)), len(features))
-
-
-def replace_once(pending: list[Tensor], module: nn.Module, arguments: Any, output: Any) -> Any:
-    """Forward hook: return a pending value in place of the first output; later outputs stay."""
-    return pending.pop() if pending else output
-
-
 def _stop(captured: list[Any], module: nn.Module, arguments: Any, output: Any) -> None:
     captured.append(output)
     raise _Reached
@@ -240,6 +262,18 @@ def _stop(captured: list[Any], module: nn.Module, arguments: Any, output: Any) -
 
 class _Reached(Exception):
     """The layer to mask has been computed; the rest of the forward is not needed."""
+
+
+@contextmanager
+def replaced(model: nn.Module, layer: str, features: Tensor) -> Iterator[None]:
+    """Context manager: let the first output of a layer be these features; later outputs stay."""
+    pending = [features]
+
+    def replace(module: nn.Module, arguments: Any, output: Any) -> Any:
+        return pending.pop() if pending else output
+
+    with hooked(model.get_submodule(layer), replace):
+        yield
 
 
 @contextmanager
@@ -254,6 +288,7 @@ def hooked(module: nn.Module, hook: Any) -> Iterator[None]:
 
 def largest_output(model: nn.Module, inputs: Arguments) -> int:
     """Return the size of the input or of the largest output of a layer, in bytes."""
-    given = [inputs] if isinstance(inputs, Tensor) else []
-    made = [output for *_, output in calls(model, inputs)]
-    return max((x.nbytes for x in (*given, *made)), default=1)
+    sizes = [output.nbytes for *_, output in calls(model, inputs)]
+    if isinstance(inputs, Tensor):
+        sizes.append(inputs.nbytes)
+    return max(sizes, default=1)

@@ -1,8 +1,8 @@
 """Mask values: the value that masked variables take, and the layer where they take it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -19,6 +19,8 @@ from symgen.masking.hooks import (
 
 # Images whose features are summed at once, in float64.
 AT_ONCE = 32
+# Texts that are one token of many tokenizers, and say little.
+SINGLE = ("_", " _", "...", " ...", "-", "*", " the")
 
 
 @dataclass(frozen=True)
@@ -100,15 +102,13 @@ def token_embedding(model: nn.Module, token_id: int) -> MaskValue:
         ValueError: if there is no such token, or the network has no embedding.
     """
     layer, embedding = word_embedding(model)
-    count = embedding.weight.shape[0]
+    count = vocabulary_size(embedding)
     if not isinstance(token_id, int) or not 0 <= token_id < count:
         raise ValueError(
             f"token_id is {token_id!r}; expected a number from 0 to {count - 1}. If the tokenizer "
             "has no mask token, use mean_embedding(model)"
         )
-    with torch.inference_mode():
-        value = embedding(torch.tensor([token_id], device=embedding.weight.device))[0]
-    return MaskValue(_ordinary(value), layer)
+    return MaskValue(_ordinary(_embedded(embedding, torch.tensor([token_id]))[0]), layer)
 
 
 def mean_embedding(model: nn.Module) -> MaskValue:
@@ -117,10 +117,22 @@ def mean_embedding(model: nn.Module) -> MaskValue:
     It belongs to no token, so masking a word does not put another word in its place.
     """
     layer, embedding = word_embedding(model)
-    with torch.inference_mode():
-        ids = torch.arange(embedding.weight.shape[0], device=embedding.weight.device)
-        parts = [embedding(chunk).cpu().double().sum(0) for chunk in ids.split(8192)]
+    ids = torch.arange(vocabulary_size(embedding))
+    parts = [_embedded(embedding, part).cpu().double().sum(0) for part in ids.split(8192)]
     return MaskValue(_ordinary(torch.stack(parts).sum(0) / len(ids)), layer)
+
+
+@torch.inference_mode()
+def _embedded(embedding: nn.Module, ids: Tensor) -> Tensor:
+    """Return the embeddings of some tokens."""
+    value = embedding(ids.to(device_of(embedding)))
+    if not isinstance(value, Tensor):
+        raise ValueError(
+            f"the word embedding, {type(embedding).__name__}, returns {type(value).__name__}, as "
+            "in quantized networks such as I-BERT; expected one tensor. Use the network that it "
+            "was quantized from"
+        )
+    return value
 
 
 def word_embedding(model: nn.Module) -> tuple[str, nn.Module]:
@@ -133,7 +145,7 @@ def word_embedding(model: nn.Module) -> tuple[str, nn.Module]:
     """
     model = unwrapped(model)
     try:
-        module = model.get_input_embeddings()
+        module = cast(Any, model).get_input_embeddings()
     except (AttributeError, NotImplementedError):
         module = None
     for name, candidate in model.named_modules():
@@ -147,35 +159,9 @@ def word_embedding(model: nn.Module) -> tuple[str, nn.Module]:
     )
 
 
-def check_tokens(model: nn.Module, prompts: Sequence[Tensor]) -> None:
-    """Refuse token ids that a network cannot read.
-
-    Raises:
-        ValueError: for unknown tokens, texts that are too long, and encoder-decoder networks.
-    """
-    name, config = type(model).__name__, getattr(model, "config", None)
-    if getattr(config, "is_encoder_decoder", False):
-        raise ValueError(
-            f"{name} is an encoder-decoder network, which is not supported; use an encoder with a "
-            "classifier, or a causal language model (AutoModelForCausalLM)"
-        )
-    count = word_embedding(model)[1].weight.shape[0]
-    for ids in prompts:
-        if ids.dim() != 1 or not len(ids):
-            raise ValueError(
-                f"a text has tokens of shape {tuple(ids.shape)}; expected a list of one or more"
-            )
-        wrong = ids[(ids < 0) | (ids >= count)]
-        if len(wrong):
-            raise ValueError(
-                f"a text has the token {int(wrong[0])}, but {name} has tokens 0..{count - 1}; use "
-                "the tokenizer of this model"
-            )
-    config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    limit, longest = getattr(config, "max_position_embeddings", None), max(map(len, prompts))
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    if limit is not None and longest > limit and "dynamic" not in str(rope):
-        raise ValueError(f"a text has {longest} tokens, but {name} reads {limit}; shorten it")
+def vocabulary_size(embedding: nn.Module) -> int:
+    """Return how many tokens a word embedding has."""
+    return len(cast(Tensor, embedding.weight))
 
 
 def _ordinary(value: Tensor) -> Tensor:
@@ -204,8 +190,12 @@ def word_value(model: nn.Module, tokenizer: Any, masking: str = "mean") -> MaskV
     if len(ids) != 1 and token not in (None, tokenizer.unk_token_id):
         ids = [token]
     if len(ids) != 1:
+        single = []
+        for text in SINGLE:
+            if len(tokenizer(text, add_special_tokens=False)["input_ids"]) == 1:
+                single.append(text)
         raise ValueError(
             f"masking={masking!r} is {len(ids)} tokens of this tokenizer; expected 'mean', "
-            "'remove', or the text of one token, such as '_'"
+            f"'remove', or the text of one token, such as {single}"
         )
     return token_embedding(model, ids[0])

@@ -18,16 +18,19 @@ inputs to logits will do, with inputs of any shape: a table, a series, a sound, 
 are then whole numbers, one per input position. For a classifier of scikit-learn and eight columns::
 
     symgen.extract(
-        forest.predict_log_proba, symgen.Inputs(table, labels), np.arange(8)[None], table.mean(0)
+        forest.predict_log_proba, table, labels, np.arange(8)[None], table.mean(0)
     )
 
 Probabilities of exactly 0 have no logarithm; smooth them:
-``lambda x: np.log(forest.predict_proba(x) + 1e-3)``.
+``lambda x: np.log(forest.predict_proba(x) + 1e-3)``. One column belongs to one class: of a
+support vector machine with three or more classes, take ``decision_function_shape="ovr"``, since
+"ovo" returns a number per pair of classes.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -36,22 +39,22 @@ from torch import Tensor, nn
 
 from symgen.device import check_states, device, device_of, dtype_of
 from symgen.interactions import Interactions
-from symgen.masking.causal import causal_outputs, check_causal
-from symgen.masking.functions import function_runner
+from symgen.masking.causal import causal_outputs
+from symgen.masking.checks import check
+from symgen.masking.functions import prepare_function
 from symgen.masking.hooks import (
-    accepts,
+    Network,
     as_tensor,
-    call,
     describe,
     evaluating,
     feature_maps,
     layer_output,
-    logits_of,
     unwrapped,
 )
-from symgen.masking.mask_values import MaskValue, check_tokens, word_embedding
-from symgen.masking.states import Runner, run_all
-from symgen.masking.variables import ImageVariables, TextVariables
+from symgen.masking.mask_values import MaskValue
+from symgen.masking.states import Prepared, halving, run_all
+from symgen.masking.texts import prepare_texts, prompts_of
+from symgen.masking.variables import ImageVariables, TextVariables, check_axes
 from symgen.split.sampled import SampledInteractions, draw_states, sparsify_sampled
 from symgen.split.sparsify import MAX_VARIABLES, sparsify
 
@@ -76,8 +79,8 @@ def masked_outputs(
 ) -> Float[Tensor, "sample state"]:
     """Return v on all 2^n masked states of each sample (Section 2.1; App. A.1, F).
 
-    A causal language model runs as a prefix tree (see `causal`), any other network on every state.
-    The result depends on the batch size by rounding only. The network's inputs are copies.
+    A causal language model runs as a prefix tree (see `prefix_tree`), any other network on every
+    state. The result depends on the batch size by rounding only. The network's inputs are copies.
 
     Args:
         model: any module, or any function from inputs (batch, ...) to logits (batch, class), or to
@@ -116,7 +119,8 @@ def masked_outputs(
 
 def extract(
     model: nn.Module | Callable[[Any], Any],
-    inputs: Any,
+    x: Any,
+    target: Tensor | np.ndarray | Sequence,
     variables: Variables,
     mask_value: Value,
     states: int | None = None,
@@ -133,8 +137,7 @@ def extract(
     """Return the interactions of a network on some samples: masked outputs, then their split.
 
     Args:
-        model, variables, mask_value, batch_size, progress: see `masked_outputs`.
-        inputs: samples with x and y, such as `Inputs`.
+        model, x, target, variables, mask_value, batch_size, progress: see `masked_outputs`.
         states: number of masked states to draw and run, for more variables than all 2^n states
             allow (see `sparsify_sampled`).
         noise, tol, few: see `sparsify`.
@@ -149,10 +152,11 @@ def extract(
     Raises:
         ValueError: for too many variables, or a wrong number of names; see also `masked_outputs`.
     """
-    n, count = _count(inputs.x, inputs.y, variables), len(inputs.y)
+    n = _count(x, target, variables)
+    count = len(target)
     if names is not None and np.shape(names) not in ((n,), (count, n)):
         raise ValueError(f"names have shape {np.shape(names)}; expected {(n,)} or {(count, n)}")
-    given = (model, inputs.x, inputs.y, variables, mask_value)
+    given = (model, x, target, variables, mask_value)
     if states is None:
         if n > MAX_VARIABLES:
             raise ValueError(
@@ -171,53 +175,104 @@ def extract(
     return dataclasses.replace(result, names=names)
 
 
-def state_runner(
+def prepare(
     model: nn.Module | Callable[[Any], Any],
     x: Any,
     target: Tensor | np.ndarray | Sequence,
     variables: Variables,
     mask_value: Value,
-) -> Runner:
-    """Return a runner of a classifier on any masked states of its samples, also with gradients.
+) -> Prepared:
+    """Return what `outputs` needs to compute v of a classifier on any samples and states.
+
+    The network is not checked. Gradients flow if they are enabled::
+
+        prepared = prepare(model, x, target, variables, mask_value)
+        v = outputs(prepared.network, prepared.masked(first, count), states)
 
     Args:
         model: network in evaluation mode.
         x, target, variables, mask_value: see `masked_outputs`.
+
+    Raises:
+        ValueError: for arguments that do not fit together.
     """
-    given = unwrapped(model), x, _labels(target), variables, mask_value
+    model, labels = unwrapped(model), _labels(target)
     if isinstance(variables, Tensor | np.ndarray) or not isinstance(model, nn.Module):
-        return function_runner(*given)
+        return prepare_function(model, x, labels, variables, mask_value)
     if not isinstance(mask_value, MaskValue):
         raise ValueError(
             f"the mask value is {type(mask_value).__name__}; expected one with its layer: "
             "symgen.mean_feature(model, images), symgen.token_embedding(model, id) or "
             "symgen.mean_embedding(model)"
         )
-    return (_text_runner if isinstance(variables, TextVariables) else _image_runner)(*given)
+    if isinstance(variables, TextVariables):
+        return prepare_texts(model, x, labels, variables, mask_value)
+    return _prepare_images(model, x, labels, variables, mask_value)
+
+
+def _prepare_images(
+    model: nn.Module,
+    x: Any,
+    target: Int[Tensor, " sample"],
+    variables: ImageVariables,
+    mask_value: MaskValue,
+) -> Prepared:
+    if not (isinstance(x, Tensor) and x.dim() == 4 and x.is_floating_point()):
+        raise ValueError(
+            f"x is {describe(x)}; expected floating images (sample, channel, height, width) as a "
+            "tensor"
+        )
+    check_axes(x.shape)
+    x, where, layer = x.to(dtype_of(model)), device_of(model), mask_value.layer
+    first = x[:1].to(where)
+    layout = torch.channels_last
+    try:
+        maps = feature_maps(model, first.contiguous(memory_format=layout))
+    except RuntimeError:  # Networks with x.view(len(x), -1) refuse the faster layout.
+        layout = torch.contiguous_format
+        maps = feature_maps(model, first.contiguous())
+    shape = layer_output(model, layer, first.contiguous(memory_format=layout)).shape
+    if layer is not None and layer not in maps:
+        raise ValueError(
+            f"layer {layer!r} returns {tuple(shape)} for one image; expected None, to mask "
+            f"the image, or a layer that returns (sample, channel, height, width): {maps[:8]}"
+        )
+    owners = variables.owners(*shape[2:])[:, None]
+    network, value = Network(model, layer), mask_value.value
+    return Prepared(network, x, owners, value, variables.n, target, where, layout=layout)
 
 
 def _outputs(
-    model: Any, x: Any, target: Any, variables: Variables, mask_value: Value,
-    states: Int[Tensor, " state"] | None, batch_size: int | None, progress: bool,
-) -> Float[Tensor, "sample state"]:  # fmt: skip
+    model: Any,
+    x: Any,
+    target: Any,
+    variables: Variables,
+    mask_value: Value,
+    states: Int[Tensor, " state"] | None,
+    batch_size: int | None,
+    progress: bool,
+) -> Float[Tensor, "sample state"]:
     """Return v on some states, by default all."""
-    model, n = unwrapped(model), _count(x, target, variables)
+    model = unwrapped(model)
     # A function may compute gradients itself.
     without = torch.inference_mode if isinstance(model, nn.Module) else torch.no_grad
     with evaluating(model), without():
-        value = mask_value(model) if callable(mask_value) else mask_value
+        value: Any = mask_value(model) if callable(mask_value) else mask_value
         prompts = None
         if isinstance(variables, TextVariables):
-            prompts = _prompts(model, x, variables, value)
+            prompts = prompts_of(model, x, variables, value)
         if prompts is None:
-            runner = state_runner(model, x, target, variables, value)
-            every = torch.arange(2**n) if states is None else states
-            v = run_all(runner, every, batch_size, progress)
+            prepared = prepare(model, x, target, variables, value)
+            every = torch.arange(2**prepared.n) if states is None else states
+            batch = prepared.batch(batch_size)
+            halving(batch, functools.partial(check, prepared, every))
+            v = run_all(prepared, every, batch, progress)
         else:
-            several = not isinstance(target, Tensor) and isinstance(target[0], list | tuple)
-            targets = target if several else _labels(target)[:, None].tolist()
-            given = (model, prompts, targets, variables, value, states)
-            v = causal_outputs(*given, batch_size, progress)
+            tokens: Any = target
+            if isinstance(target, Tensor) or not isinstance(target[0], list | tuple):
+                tokens = _labels(target)[:, None].tolist()
+            words = cast(TextVariables, variables)
+            v = causal_outputs(model, prompts, tokens, words, value, states, batch_size, progress)
     return v.clone()
 
 
@@ -229,7 +284,12 @@ def _count(x: Any, target: Any, variables: Variables) -> int:
             f"variables are {type(variables).__name__}; expected draw_patches(...), "
             "draw_words(...), or an array (sample or 1, *position), such as np.arange(8)[None]"
         )
-    samples = len(x["input_ids"] if isinstance(x, Mapping) and "input_ids" in x else x)
+    if isinstance(x, Mapping) and "input_ids" not in x:
+        raise ValueError(
+            f"x is a mapping with {sorted(x)}; expected input_ids for texts. Images are the tensor "
+            "itself, such as x['pixel_values']"
+        )
+    samples = len(x["input_ids"] if isinstance(x, Mapping) else x)
     shared = numbered and len(variables) == 1
     if not samples or {len(target), samples if shared else len(variables)} != {samples}:
         raise ValueError(
@@ -247,140 +307,3 @@ def _labels(target: Any) -> Int[Tensor, " sample"]:
             "the column of its class in the logits, or the next token, as in torch.tensor([0, 2])"
         )
     return as_tensor(array.astype(np.int64))
-
-
-def _image_runner(
-    model: nn.Module, x: Any, target: Tensor, variables: ImageVariables, mask_value: MaskValue
-) -> Runner:
-    if not (isinstance(x, Tensor) and x.dim() == 4 and x.is_floating_point()):
-        raise ValueError(
-            f"x is {describe(x)}; expected floating images (sample, channel, height, width) as a "
-            "tensor"
-        )
-
-    def inputs_of(first, count):
-        part = x[first : first + count].to(device_of(model), dtype_of(model))
-        return part.contiguous(memory_format=layout)
-
-    layout = torch.channels_last
-    try:
-        maps = feature_maps(model, inputs_of(0, 1))
-    except RuntimeError:  # Networks with x.view(len(x), -1) refuse the faster layout.
-        layout = torch.contiguous_format
-        maps = feature_maps(model, inputs_of(0, 1))
-    layer = mask_value.layer
-    feature = layer_output(model, layer, inputs_of(0, 1))
-    if layer is not None and layer not in maps:
-        raise ValueError(
-            f"layer {layer!r} returns {tuple(feature.shape)} for one image; expected None, to mask "
-            f"the image, or a layer that returns (sample, channel, height, width): {maps[:8]}"
-        )
-    owners = variables.owners(*feature.shape[2:])[:, None]
-    masking = owners, variables.n, mask_value.value
-    return Runner(model, layer, inputs_of, *masking, target, layout=layout)
-
-
-def _prompts(
-    model: nn.Module, x: Any, variables: TextVariables, value: Any
-) -> list[Int[Tensor, " _"]] | None:
-    """Return token ids per prompt for a causal language model; None for any other model."""
-    name, layer = word_embedding(model)[0], getattr(value, "layer", None)
-    removed = value is None and isinstance(x, list | tuple)
-    if layer != name and not removed:
-        raise ValueError(
-            f"words are masked at the word embedding, layer {name!r}, but the mask value is for "
-            f"{layer!r}; make it with token_embedding or mean_embedding"
-        )
-    if isinstance(x, list | tuple):
-        if any(isinstance(prompt, str) for prompt in x):
-            raise ValueError(
-                "x holds texts; expected token ids: tokenizer(x, padding=True, return_tensors='pt')"
-            )
-        prompts = [torch.as_tensor(prompt).long() for prompt in x]
-        check_tokens(model, prompts)
-        _check_lengths([len(prompt) for prompt in prompts], variables)
-    else:
-        ids, mask = _ids_and_mask(model, x, variables)
-        prompts = [row[keep] for row, keep in zip(ids, mask, strict=True)]
-        check_tokens(model, prompts)
-        runner = _text_runner(model, x, ids[:, 0], variables, value)
-        if logits_of(call(model, runner.inputs_of(0, 1)), 1).dim() == 2:
-            return None
-        if isinstance(x, Mapping) and (other := set(x) - OF_PROMPTS):
-            raise ValueError(
-                f"a causal language model takes no {sorted(other)} here; leave them out"
-            )
-    check_causal(model, prompts[0])
-    return prompts
-
-
-def _text_runner(
-    model: nn.Module, x: Any, target: Tensor, variables: TextVariables, mask_value: MaskValue
-) -> Runner:
-    ids, mask = _ids_and_mask(model, x, variables)
-    named, where = x if isinstance(x, Mapping) else {"": x}, device_of(model)
-    # Networks of `transformers` take any length; others may rely on the one that they get.
-    trims = hasattr(model, "config") and set(named) <= PER_TOKEN
-
-    def whole_of(first, count):
-        rows = slice(first, first + count)
-        inputs = {
-            key: value[rows].to(where) if isinstance(value, Tensor) and value.dim() else value
-            for key, value in named.items()
-        }
-        return inputs.get("", inputs)
-
-    def inputs_of(first, count):
-        inputs, length = whole_of(first, count), int(mask[first : first + count].sum(1).max())
-        return {k: v[:, :length] for k, v in inputs.items()} if trims else inputs
-
-    owners, layer = variables.owners(ids.shape[1])[..., None], mask_value.layer
-    masking = owners, variables.n, mask_value.value
-    return Runner(model, layer, inputs_of, *masking, target, whole_of=whole_of)
-
-
-def _ids_and_mask(model: nn.Module, x: Any, variables: TextVariables) -> tuple[Tensor, Tensor]:
-    """Return token ids, and which of them are not padding."""
-    named = x if isinstance(x, Mapping) else {"input_ids": x}
-    ids, mask = named.get("input_ids"), named.get("attention_mask")
-    if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point():
-        raise ValueError(
-            f"x is {describe(ids)}; expected token ids (sample, position), a mapping with them "
-            "as input_ids, or for a causal language model a list of prompts"
-        )
-    for key, value in named.items():
-        if isinstance(value, Tensor) and value.dim() and len(value) != len(ids):
-            raise ValueError(
-                f"{key} has shape {tuple(value.shape)}, but there are {len(ids)} samples; expected "
-                "a number, or one row per sample, such as value.expand(samples, -1)"
-            )
-    ids = ids.cpu()
-    if mask is None:
-        config = getattr(model, "config", None)
-        pad, start = (getattr(config, name, None) for name in ("pad_token_id", "bos_token_id"))
-        padded = any(length < ids.shape[1] for length in variables.lengths)
-        if pad is not None:
-            # On the left, one start token may be the same as padding.
-            left = ids[:, : 2 if pad == start else 1] == pad
-            padded |= bool((ids[:, -1] == pad).any() or left.all(1).any())
-        if padded and accepts(model, "attention_mask"):
-            raise ValueError(
-                "token ids are padded, but there is no attention mask; expected "
-                '{"input_ids": ids, "attention_mask": mask}, as the tokenizer returns them'
-            )
-        return ids, torch.ones_like(ids).bool()
-    mask = mask.cpu().bool()
-    if not mask[:, 0].all() or (mask[:, 1:] & ~mask[:, :-1]).any():
-        raise ValueError("x is padded on the left or inside; encode with padding_side='right'")
-    _check_lengths(mask.sum(1).tolist(), variables)
-    return ids, mask
-
-
-def _check_lengths(lengths: Sequence[int], variables: TextVariables) -> None:
-    """Refuse texts with other numbers of tokens than their variables were made for."""
-    for row, (found, made) in enumerate(zip(lengths, variables.lengths, strict=False)):
-        if found != made:
-            raise ValueError(
-                f"sample {row} has {found} tokens, but its variables were made for {made}; encode "
-                "texts with the same tokenizer and max_length"
-            )

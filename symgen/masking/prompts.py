@@ -2,24 +2,34 @@
 
 import dataclasses
 import html
+import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
 from symgen.device import device_of
 from symgen.masking.causal import warn_of_repeated_start
-from symgen.masking.hooks import Inputs, evaluating, last_logits_only, unwrapped
-from symgen.masking.mask_values import check_tokens
+from symgen.masking.hooks import evaluating, unwrapped
+from symgen.masking.texts import check_tokens, options_of
 from symgen.masking.variables import (
     TextVariables,
+    check_texts,
     phrase_spans,
     token_offsets,
     word_spans,
     words_of,
 )
+
+SENTENCE = re.compile(r"(?<=[.!?])\s+")
+# Of a long text, only this many characters are used.
+CHARACTERS = 4000
+# Places tried per text.
+PLACES = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,9 +118,8 @@ def first_probability(model: nn.Module, tokenizer: Any, prompt: Prompt) -> float
     model, (ids, target) = unwrapped(model), target_tokens(prompt, tokenizer)
     check_tokens(model, [torch.cat([ids, torch.tensor(target)])])
     with evaluating(model):
-        last = last_logits_only(model)
-        logits = model(input_ids=ids[None].to(device_of(model)), **last).logits[0, -1]
-    return float(logits.float().softmax(-1)[target[0]])
+        output = model(input_ids=ids[None].to(device_of(model)), **options_of(model))
+    return float(output.logits[0, -1].float().softmax(-1)[target[0]])
 
 
 def target_tokens(prompt: Prompt, tokenizer: Any) -> tuple[Int[Tensor, " position"], list[int]]:
@@ -145,8 +154,8 @@ def target_tokens(prompt: Prompt, tokenizer: Any) -> tuple[Int[Tensor, " positio
 
 def prompt_inputs(
     prompts: Sequence[Prompt], tokenizer: Any, whole: bool = False
-) -> tuple[Inputs, TextVariables]:
-    """Return prompts as a language model takes them, and their variables.
+) -> tuple[list[Int[Tensor, " position"]], list[list[int]], TextVariables]:
+    """Return the token ids of prompts, of their targets, and the variables: for `masked_outputs`.
 
     Args:
         prompts: all with the same number of variables.
@@ -163,4 +172,107 @@ def prompt_inputs(
     # A space that is added to the prompt makes it longer than its variables expect.
     stacked = TextVariables.stack(TextVariables(x.groups, x.words) for x in variables)
     targets = [follow if whole else follow[:1] for _, follow in pairs]
-    return Inputs([ids for ids, _ in pairs], targets), stacked
+    return [ids for ids, _ in pairs], targets, stacked
+
+
+def draw_prompts(
+    texts: Sequence,
+    models: Sequence[tuple[nn.Module, Any]],
+    samples: int = 20,
+    n: int = 10,
+    probability: float = 0.1,
+    tokenizers: Sequence[Any] = (),
+    words: int = 60,
+    seed: int = 0,
+) -> list[Prompt]:
+    """Draw prompts: texts cut before a content word that the models expect (App. F, O).
+
+    At most one prompt per text. It begins with a sentence, has at least n content words and at most
+    `words` words. n of its content words are drawn as variables.
+
+    Args:
+        texts: texts to draw from, in random order.
+        models: language models with tokenizers; the mean of their probabilities counts.
+        samples: number of prompts.
+        n: number of variables.
+        probability: smallest probability of the target's first token. If no text has such a target,
+            as for a model that has learned little, those with the likeliest targets are used, with
+            a warning.
+        tokenizers: tokenizers of further models; prompts whose variables or target they cut are
+            left out.
+        words: largest number of words per prompt, including function words.
+        seed: seed of the draws.
+
+    Returns:
+        `samples` prompts, or as many as there are.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    check_texts(texts)
+    generator = np.random.default_rng([seed, 7])
+    everyone = [*(tokenizer for _, tokenizer in models), *tokenizers]
+    prompts: list[Prompt] = []
+    unlikely: list[tuple[float, Prompt]] = []
+    for index in generator.permutation(len(texts)).tolist():
+        best = None
+        for prompt in _candidates(texts[index][:CHARACTERS], n, words, generator):
+            if not all(_fits(prompt, tokenizer) for tokenizer in everyone):
+                continue
+            chance = sum(first_probability(m, t, prompt) for m, t in models) / len(models)
+            best = max(best or (chance, prompt), (chance, prompt), key=lambda pair: pair[0])
+            if chance >= probability:
+                prompts.append(prompt)
+                break
+        else:
+            unlikely += [best] if best else []
+        if len(prompts) == samples:
+            break
+    if not prompts and not unlikely:
+        raise ValueError(
+            f"none of {len(texts)} texts gives a prompt with n = {n} content words and a target "
+            "that all tokenizers separate from it; lower n, or give longer texts"
+        )
+    if not prompts:
+        unlikely.sort(key=lambda pair: -pair[0])
+        warnings.warn(
+            f"none of {len(texts)} texts has a target of probability >= {probability}; the "
+            f"likeliest are used, up to {unlikely[0][0]:.2g}. Lower probability, or train the "
+            "model longer",
+            stacklevel=2,
+        )
+        prompts = [prompt for _, prompt in unlikely[:samples]]
+    return prompts
+
+
+def _candidates(text: str, n: int, words: int, generator: np.random.Generator) -> list[Prompt]:
+    """Return some places where a text can be cut, each as the prompt before it, in random order."""
+    starts = [0, *(match.end() for match in SENTENCE.finditer(text))]
+    content = content_spans(text)
+    begins = [start for (start, _), _ in words_of(text)]
+    places = []
+    for number, (at, end) in enumerate(content):
+        if number < n or text[at - 1 : at] != " ":
+            continue
+        # The latest sentence that begins before enough content words.
+        begin = max((s for s in starts if s <= content[number - n][0]), default=0)
+        if sum(begin <= s < at for s in begins) <= words:
+            places.append((begin, at, end))
+    prompts = []
+    for begin, at, end in [places[i] for i in generator.permutation(len(places))[:PLACES]]:
+        usable = [(a - begin, b - begin) for a, b in content if begin <= a < at]
+        chosen = sorted(generator.permutation(len(usable))[:n].tolist())
+        before = text[begin : at - 1].rstrip()
+        spans = tuple(usable[i] for i in chosen)
+        prompts.append(Prompt(before, text[at - 1 : end], spans))
+    return prompts
+
+
+def _fits(prompt: Prompt, tokenizer: Any) -> bool:
+    """Return whether a tokenizer separates the target and all variables."""
+    try:
+        target_tokens(prompt, tokenizer)
+        word_spans(prompt.text, prompt.spans, tokenizer)
+    except ValueError:
+        return False
+    return True

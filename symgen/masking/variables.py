@@ -1,5 +1,6 @@
 """The input variables of a sample: patches of an image, or words and phrases of a text."""
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,16 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
+# A letter or digit with its combining marks and joiners: a word is never cut inside of one.
+LETTER = r"[\p{L}\p{N}][\p{M}\u200c\u200d]*"
+WORD = rf"(?:{LETTER})+(?:['\u2019](?:{LETTER})+)*"
+# Special tokens as chat templates write them, with the role after the start of a turn.
+SPECIAL = re.compile(
+    r"(?:<\|(?:im_start|start_header_id|start)\|>|<start_of_turn>)\w*|<[|\uff5c][^|\uff5c]*[|\uff5c]>"
+    r"|<\w+_of_\w+>|</?(?:s|bos|eos|pad|unk|mask)>|<</?SYS>>|\[/?(?:INST|CLS|SEP|MASK|PAD|UNK|BOS|EOS)\]"
+)
+# The second axis of images is the channel.
+CHANNELS = (1, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,21 @@ class ImageVariables:
         row, column = self.patches.cpu() // self.grid, self.patches.cpu() % self.grid
         sides = columns[column], rows[row], columns[column + 1], rows[row + 1]
         return torch.stack(sides, dim=-1)
+
+
+def check_axes(shape: Sequence[int]) -> None:
+    """Refuse images whose last axis seems to be the channel: patches would cut it.
+
+    Raises:
+        ValueError: for a last axis of size 1, 3 or 4 next to two larger ones.
+    """
+    if len(shape) == 4 and shape[3] in CHANNELS and min(shape[1:3]) > max(CHANNELS):
+        raise ValueError(
+            f"x has shape {tuple(shape)}, which looks like (sample, height, width, channel); "
+            "patches are cut from the last two axes. Expected (sample, channel, height, width): "
+            "x.transpose(0, 3, 1, 2). If the function needs channels last, give its variables as "
+            "numbers: draw_patches(...).owners(height, width)[..., None], with n for none as -1"
+        )
 
 
 def draw_patches(count: int, n: int = 10, grid: int = 5, seed: int = 0) -> ImageVariables:
@@ -246,7 +271,10 @@ def draw_words(
 
 
 def words_of(text: str) -> list[tuple[tuple[int, int], bool]]:
-    """Return the span of every word, and whether it is a content word (no English stop word).
+    """Return the span of every word, and whether it is a content word.
+
+    A word is a run of letters, digits and their marks, in any script; where a script has no spaces,
+    a whole run. English stop words are no content words, nor are the special tokens of a chat.
 
     Example:
         >>> words_of("It's the sun.")
@@ -254,12 +282,23 @@ def words_of(text: str) -> list[tuple[tuple[int, int], bool]]:
     """
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
+    special = [match.span() for match in SPECIAL.finditer(text)]
     words = []
-    for word in WORD.finditer(text):
+    for word in _pattern(WORD).finditer(text):
+        start, end = word.span()
         whole = word[0].lower()
-        parts = (whole, re.split("['\u2019]", whole)[0])
-        words.append((word.span(), not any(part in ENGLISH_STOP_WORDS for part in parts)))
+        stops = whole in ENGLISH_STOP_WORDS or re.split("['\u2019]", whole)[0] in ENGLISH_STOP_WORDS
+        inside = any(first < end and start < last for first, last in special)
+        words.append(((start, end), not stops and not inside))
     return words
+
+
+@functools.cache
+def _pattern(pattern: str) -> Any:
+    """Return a pattern with classes of Unicode, which the standard library lacks."""
+    import regex  # comes with transformers
+
+    return regex.compile(pattern)
 
 
 def word_spans(text: str, spans: Sequence[tuple[int, int]], tokenizer: Any) -> TextVariables:
@@ -309,7 +348,8 @@ def phrase_spans(text: str, phrases: Sequence[str]) -> list[tuple[int, int]]:
     """
     spans, at = [], 0
     for phrase in phrases:
-        match = re.compile(rf"(?<!\w){re.escape(phrase)}(?!\w)").search(text, at)
+        whole = rf"(?<![\w\p{{M}}]){re.escape(phrase)}(?![\w\p{{M}}])"
+        match = _pattern(whole).search(text, at)
         if not phrase or match is None:
             raise ValueError(
                 f"phrase {phrase!r} does not occur as a whole in {text[at:]!r}; give phrases in "
@@ -349,8 +389,19 @@ def token_offsets(
         truncation=max_length is not None,
         max_length=max_length,
     )
-    pairs = zip(encoding["offset_mapping"], encoding["special_tokens_mask"], strict=True)
-    return [(0, 0) if special else tuple(offset) for offset, special in pairs]
+    offsets = []
+    at = 0
+    for (start, end), special in zip(
+        encoding["offset_mapping"], encoding["special_tokens_mask"], strict=True
+    ):
+        if special:
+            start, end = 0, 0
+        elif start == end:
+            # Some tokenizers cut the first character off such a piece, as if it were a space.
+            start = min(at, end)
+        offsets.append((start, end))
+        at = max(at, end)
+    return offsets
 
 
 def _tokens_within(

@@ -11,11 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from symgen.data.prompts import draw_prompts
 from symgen.data.texts import instructions_of, load_instructions, pieces_of, split_texts
 from symgen.device import progress_bar
 from symgen.interactions import Interactions
-from symgen.masking.prompts import Prompt
+from symgen.masking.prompts import Prompt, draw_prompts
 from symgen.method.generalization import (
     excess,
     generalization_power,

@@ -21,7 +21,6 @@ batch normalization would mix the masked states of a batch.
 proportion to their slopes, so that the gradient is right on average.
 """
 
-import copy
 import dataclasses
 import functools
 import warnings
@@ -38,8 +37,8 @@ from torch.nn.utils.rnn import pad_sequence
 from symgen.interactions import Interactions
 from symgen.masking.hooks import evaluating
 from symgen.masking.mask_values import mean_feature, token_embedding
-from symgen.masking.outputs import state_runner
-from symgen.masking.states import check_finite
+from symgen.masking.outputs import prepare
+from symgen.masking.states import Prepared, check_finite, outputs
 from symgen.masking.variables import ImageVariables, TextVariables
 from symgen.method.generalization import (
     Transfer,
@@ -143,26 +142,27 @@ class Penalty(Term):
         groups = torch.arange(len(self.variables)).tensor_split(count)
         drawn = groups[int(torch.randint(len(groups), (), generator=chance))]
         with evaluating(model):
-            runner = self._runner(model)
-            lost, slope = self._lost(runner, drawn, step)
+            prepared = self._prepared(model)
+            lost, slope = self._lost(prepared, drawn, step)
             few = [drawn_states(row, self.states, chance) for row in slope]
             # Rows are filled up with factors of 0.
             states, factors = (
                 pad_sequence(list(x), batch_first=True) for x in zip(*few, strict=True)
             )
             # Its value is 0, and its gradient is that of v times the slopes.
-            moved = torch.zeros((), device=runner.device)
+            moved = torch.zeros((), device=prepared.device)
             if states.numel():
-                v = runner.run(int(drawn[0]), len(drawn), states)
+                some = prepared.masked(int(drawn[0]), len(drawn))
+                v = outputs(prepared.network, some, states)
                 moved = ((v - v.detach()) * factors.to(v)).sum()
         return self.strength * self.every * (lost + moved / len(drawn))
 
     @torch.no_grad()
-    def _lost(self, runner: Any, drawn: Tensor, step: int) -> tuple[float, Tensor]:
+    def _lost(self, prepared: Prepared, drawn: Tensor, step: int) -> tuple[float, Tensor]:
         """Return the mean non-generalizable share, and its slopes in v per sample."""
-        # A copy: what it computes below the masked layer has no gradients here.
-        runner, everything = copy.copy(runner), torch.arange(2**self.variables.n)
-        v = torch.cat([runner.run(i, 1, everything) for i in drawn.tolist()]).cpu().double()
+        every = torch.arange(2**self.variables.n)
+        rows = [outputs(prepared.network, prepared.masked(i), every) for i in drawn.tolist()]
+        v = torch.cat(rows).cpu().double()
         check_finite(v, int(drawn[0]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", (ConvergenceWarning, DeadOutputWarning))
@@ -174,13 +174,13 @@ class Penalty(Term):
         return float(lost.mean()), slope
 
     @torch.no_grad()
-    def _runner(self, model: nn.Module) -> Any:
-        """Return the runner of masked states for the network as it is now."""
+    def _prepared(self, model: nn.Module) -> Prepared:
+        """Return the samples for the network as it is now."""
         if isinstance(self.masked, int):
             value = token_embedding(model, self.masked)
         else:
             value = mean_feature(model, self.inputs.x, layer=self.masked)
-        return state_runner(model, self.inputs.x, self.inputs.y, self.variables, value)
+        return prepare(model, self.inputs.x, self.inputs.y, self.variables, value)
 
 
 def lost_share(

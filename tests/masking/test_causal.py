@@ -7,16 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from symgen.device import BatchSizeWarning
-from symgen.masking.causal import (
-    PrefixTree,
-    PrefixTreeWarning,
-    RepeatedStartWarning,
-    SaturatedTargetWarning,
-    plain_runner,
-)
+from symgen.device import Batch, BatchSizeWarning
+from symgen.masking.causal import PrefixTreeWarning, RepeatedStartWarning, prepare_prompts
 from symgen.masking.mask_values import MaskValue, mean_embedding, token_embedding
 from symgen.masking.outputs import masked_outputs
+from symgen.masking.prefix_tree import PrefixTree
 from symgen.masking.states import run_all
 from symgen.masking.variables import TextVariables
 
@@ -97,7 +92,7 @@ def test_tree_and_plain_runs_equal_masking_by_hand(name, prompts):
     for size in (None, 3):
         torch.testing.assert_close(masked_outputs(*given, size), expected, atol=1e-5, rtol=1e-5)
     with torch.inference_mode():
-        plain = run_all(plain_runner(*given), torch.arange(16), 5, False)
+        plain = run_all(prepare_prompts(*given), torch.arange(16), Batch(5), False)
     torch.testing.assert_close(plain, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -111,12 +106,12 @@ def test_a_tree_runs_no_token_twice_and_needs_logits_at_the_last_position_only(l
         llama.lm_head.register_forward_hook(lambda m, a, output: heads.append(output.shape)),
     ]
     with torch.inference_mode():
-        runner = plain_runner(llama, prompts, TARGET, VARIABLES, mean_embedding(llama))
-        tree = PrefixTree(runner, 0)
+        prepared = prepare_prompts(llama, prompts, TARGET, VARIABLES, mean_embedding(llama))
+        masked = prepared.masked(0)
         for limit in (1, 3, 16):
             shapes.clear()
             heads.clear()
-            tree.run(limit)
+            PrefixTree(prepared.network, masked, limit)
             assert max(rows for rows, _ in shapes) <= limit
             assert sum(rows * length for rows, length in shapes) == 93
             assert {length for _, length, _ in heads} == {1}
@@ -220,12 +215,20 @@ def stretched():
     return model
 
 
+def hybrid():
+    kinds = ["conv", "full_attention"]
+    sizes = GROUPED | {"num_hidden_layers": 2}
+    config = transformers.Lfm2Config(**sizes, layer_types=kinds)
+    return transformers.Lfm2ForCausalLM(config).eval()
+
+
 @pytest.mark.parametrize(
     "kind, reason",
     [
         (Recurrent, "TypeError: .*past_key_values|input_ids"),
-        (forgetful, "v of masked state"),
-        (stretched, "v of masked state"),
+        (forgetful, "v of masked state .* with its cache"),
+        (stretched, "v of masked state .* with its cache"),
+        (hybrid, r"TypeError: its layers of kind .'conv'. keep one state of the whole text"),
     ],
 )
 def test_models_whose_cache_does_not_fit_run_in_full(prompts, kind, reason):
@@ -242,12 +245,29 @@ def test_models_whose_cache_does_not_fit_run_in_full(prompts, kind, reason):
     torch.testing.assert_close(v[0, 0b0111], by_hand.odds(logits[0, -1], 2), atol=1e-5, rtol=0)
 
 
-def test_a_saturated_target_is_clipped_and_a_repeated_start_noticed(prompts):
+@torch.no_grad()
+def test_v_of_a_saturated_target_is_not_clipped(prompts):
     model = build()
     nn.init.normal_(model.lm_head.weight, std=30.0)
-    given = model, prompts[:1], TARGET[:1], VARIABLES[0], mean_embedding(model)
-    with pytest.warns(SaturatedTargetWarning, match=r"prompt 0: in \d+ of 16 .* to \+-16 there"):
-        assert masked_outputs(*given).abs().max() == 16
+    given = VARIABLES[0], mean_embedding(model)
+    z = model(prompts[0][None]).logits[0, -1].double()
+    likely = int(z.argmax())
+    for target in (likely, 5):
+        exact = z[target] - z[torch.arange(97) != target].logsumexp(0)
+        v = masked_outputs(model, prompts[:1], [target], *given)
+        assert exact.abs() > 16 and v.isfinite().all()
+        torch.testing.assert_close(v[0, -1], exact, atol=0, rtol=1e-5)
+    # The second token is never as likely as 1, so the whole target is no likelier.
+    more = [masked_outputs(model, prompts[:1], [[likely, k]], *given)[0, -1] for k in range(97)]
+    assert torch.stack(more).isfinite().all()
+    torch.testing.assert_close(
+        nn.functional.logsigmoid(torch.stack(more)).logsumexp(0),
+        nn.functional.logsigmoid(z[likely] - z[torch.arange(97) != likely].logsumexp(0)),
+        atol=1e-5, rtol=0,
+    )  # fmt: skip
+
+
+def test_a_repeated_start_is_noticed(prompts):
     model = build(bos_token_id=7)
     twice = [torch.cat([torch.tensor([7, 7]), prompts[1]])]
     with pytest.warns(RepeatedStartWarning, match="beginning-of-text token 7 twice"):
@@ -268,7 +288,7 @@ def test_a_saturated_target_is_clipped_and_a_repeated_start_noticed(prompts):
         ({"x": [torch.full((14,), -100)] * 3}, "has the token -100, but LlamaForCausalLM has"),
         ({"x": [torch.ones(1, 14).long()] * 3}, r"tokens of shape \(1, 14\); expected a list"),
         ({"x": WITH_TYPES, **ONE}, r"takes no \['token_type_ids'\] here"),
-        ({"x": [torch.ones(1).long()], "mask_value": None, **ONE}, "all tokens of prompt 0 are"),
+        ({"x": [torch.ones(1).long()], "mask_value": None, **ONE}, "all tokens of a prompt are"),
     ],
 )
 def test_refusals(llama, prompts, changes, message):

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from symgen.masking.hooks import Inputs, evaluating
+from symgen.masking.checks import check_probabilities
+from symgen.masking.hooks import evaluating
 from symgen.masking.mask_values import MaskValue, mean_feature
 from symgen.masking.outputs import extract, masked_outputs
-from symgen.masking.states import check_probabilities
 from symgen.masking.variables import draw_patches
 from symgen.split.sampled import UnexplainedWarning
 from symgen.split.sparsify import DeadOutputWarning
@@ -66,6 +66,18 @@ def test_randomness_and_batch_statistics_are_noticed_at_any_size(given, last, si
             masked_outputs(model, x, y, variables, AT_RELU, batch_size)
 
 
+@pytest.mark.parametrize("batch_size", [None, 2, 16])
+def test_batch_statistics_below_the_masked_layer_are_noticed(given, batch_size):
+    x, y, variables = given
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(8, track_running_stats=False)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(392, 4)
+    ).eval()
+    with pytest.raises(RuntimeError, match="in a batch, but .* alone.*no batch statistics"):
+        masked_outputs(model, x, y, variables, mean_feature(model, x), batch_size)
+
+
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e6])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_rounding_is_no_error(given, size, dtype):
@@ -88,23 +100,10 @@ def test_probabilities_are_refused_in_any_precision(given, last, dtype):
             masked_outputs(model, x, y, variables, AT_RELU, batch_size)
 
 
-@pytest.mark.parametrize("last", [torch.sigmoid, nn.Sigmoid(), F.sigmoid, torch.special.expit])
-def test_sigmoids_are_noticed_however_they_are_called(given, last):
-    x, y, variables = given
-    model = network(last)
-    with pytest.warns(UserWarning, match=r"lie between 0 and 1.*logits\(x\)\[:, 3\]"):
-        masked_outputs(model, x, y, variables, AT_RELU)
-    # Small logits are not questioned, those of an untrained network, and sigmoids inside of one.
-    small = network(lambda z: 0.01 * z)
-    untrained = network(lambda z: 0.5 + 0.001 * z)
-    gated = network(lambda z: z * torch.sigmoid(z))
-    for model in (small, untrained, gated):
-        masked_outputs(model, x, y, variables, AT_RELU)
-
-
 @pytest.mark.parametrize(
     "last",
     [
+        torch.sigmoid,
         lambda z: z.softmax(1) + 1e-3,
         lambda z: 1 - z.softmax(1),
         lambda z: 1 / (1 + (-z).exp()),
@@ -113,14 +112,21 @@ def test_sigmoids_are_noticed_however_they_are_called(given, last):
 )
 def test_probabilities_of_any_formula_are_noticed(given, last):
     x, y, variables = given
-    with pytest.warns(UserWarning, match="lie between 0 and 1"):
+    with pytest.warns(UserWarning, match=r"lie between 0 and 1.*logits\(x\)\[:, 3\]"):
+        masked_outputs(network(last, 3.0), x, y, variables, AT_RELU)
+
+
+def test_small_logits_are_no_probabilities(given):
+    x, y, variables = given
+    # Nor are those of an untrained network, or sigmoids inside of one.
+    for last in (lambda z: 0.01 * z, lambda z: 0.5 + 1e-3 * z, lambda z: z * torch.sigmoid(z)):
         masked_outputs(network(last), x, y, variables, AT_RELU)
 
 
 def test_probabilities_of_many_classes_are_noticed_on_a_single_input():
     with pytest.warns(UserWarning, match="for 1 inputs lie between 0 and 1"):
-        check_probabilities(torch.linspace(0.05, 0.95, 12)[None], False)
-    check_probabilities(torch.tensor([[0.1, 0.3]]).repeat(8, 1), False)
+        check_probabilities(torch.linspace(0.05, 0.95, 12)[None])
+    check_probabilities(torch.tensor([[0.1, 0.3]]).repeat(8, 1))
 
 
 @pytest.mark.parametrize("last", [lambda z: 1e3 + z - z.mean(0), lambda z: z + z.flip(0) - 1e4])
@@ -201,15 +207,15 @@ def test_extract_splits_the_outputs(given):
     value = MaskValue(torch.zeros(()), "relu")
     v = masked_outputs(model, x, y, variables, value)
     names = [f"patch {i}" for i in range(3)]
-    inter = extract(model, Inputs(x, y), variables, value, noise=0.0, names=names, batch_size=3)
+    inter = extract(model, x, y, variables, value, noise=0.0, names=names, batch_size=3)
     torch.testing.assert_close(inter.predict(), v, atol=1e-5, rtol=0)
     assert inter.names.shape == (4, 3)
-    few = extract(model, Inputs(x, y), variables, lambda model: value, few=True)
+    few = extract(model, x, y, variables, lambda model: value, few=True)
     assert ((few.predict() - v).abs() <= 0.0201 * (v[:, -1] - v[:, 0]).abs()[:, None] + 1e-6).all()
     with warnings.catch_warnings():
         for expected in (DeadOutputWarning, UnexplainedWarning):
             warnings.simplefilter("ignore", expected)
-        sampled = extract(model, Inputs(x, y), draw_patches(4, 9, grid=3), value, 60, held_out=20)
+        sampled = extract(model, x, y, draw_patches(4, 9, grid=3), value, 60, held_out=20)
     assert sampled.v.shape == (4, 20) and sampled.n == 9
     wide = masked_outputs(model, x, y, draw_patches(4, 9, grid=3), value)
     torch.testing.assert_close(sampled.v.double(), wide[:, sampled.held_out], atol=1e-5, rtol=0)
@@ -225,6 +231,33 @@ def test_extract_splits_the_outputs(given):
 )
 def test_refusals_of_extract(given, changes, message):
     x, y, variables = given
-    usual = {"inputs": Inputs(x, y), "variables": variables, "mask_value": 0.0} | changes
+    usual = {"x": x, "target": y, "variables": variables, "mask_value": 0.0} | changes
     with pytest.raises(ValueError, match=message):
         extract(network(), **usual)
+
+
+def exported():
+    return torch.export.export(network(), (torch.zeros(1, 3, 9, 9),))
+
+
+@pytest.mark.parametrize("build", [exported, lambda: exported().module()])
+def test_exported_programs_are_refused(given, build):
+    x, y, variables = given
+    with pytest.raises(ValueError, match="is an exported program, which has no layers to mask"):
+        masked_outputs(build(), x, y, variables, MaskValue(torch.zeros(()), None))
+
+
+def test_images_with_the_channel_last_are_refused(given):
+    x, y, variables = given
+    last = x.permute(0, 2, 3, 1).contiguous()
+    function = lambda x: x.mean((1, 2)) * 9  # noqa: E731
+    for model in (network(), function):
+        for images in (last, last[..., :1]):
+            with pytest.raises(ValueError, match=r"looks like .sample, height, width, channel.*"):
+                masked_outputs(model, images, y, variables, MaskValue(torch.zeros(()), None))
+    numbers = variables.owners(9, 9)[..., None]
+    v = masked_outputs(function, last, y, numbers.where(numbers < 3, -1), 0.0)
+    expected = masked_outputs(lambda x: x.mean((2, 3)) * 9, x, y, variables, 0.0)
+    torch.testing.assert_close(v, expected)
+    with pytest.raises(ValueError, match=r"x is a mapping with .'pixel_values'.; .*x\['pixel_val"):
+        masked_outputs(network(), {"pixel_values": x}, y, variables, AT_RELU)

@@ -7,6 +7,7 @@ import scipy.special
 import torch
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.svm import SVC
 
 from symgen.masking.mask_values import MaskValue
 from symgen.masking.outputs import masked_outputs
@@ -194,10 +195,19 @@ def test_refusals(changes, message):
         masked_outputs(**{**usual, **changes})
 
 
+def test_pairs_of_classes_are_no_classes():
+    classes = np.arange(80) % 3
+    machine = SVC(decision_function_shape="ovo").fit(TABLE, classes)
+    with pytest.raises(ValueError, match="returns a number per pair of its 3 classes; .*'ovr'"):
+        masked_outputs(machine.decision_function, TABLE[:2], [0, 2], COLUMNS, 0.0)
+    machine.decision_function_shape = "ovr"
+    masked_outputs(machine.decision_function, TABLE[:2], [0, 2], COLUMNS, 0.0)
+
+
 def test_numbers_between_0_and_1_are_questioned():
     given = TABLE[:4], [0, 1, 1, 0], COLUMNS, 0.0
     for function in (lambda x: 3 * x[:, 0] + 2, lambda x: x):
         masked_outputs(function, *given)
     for function in (lambda x: scipy.special.expit(3 * x.sum(1)), scipy.special.expit):
         with pytest.warns(UserWarning, match="lie between 0 and 1.*logit"):
-            masked_outputs(function, *given, 7)
+            masked_outputs(function, *given)

@@ -12,8 +12,8 @@ from symgen import device
 from symgen.device import BatchSizeWarning
 from symgen.masking import mask_values, states
 from symgen.masking.mask_values import MaskValue, mean_feature
-from symgen.masking.outputs import masked_outputs, state_runner
-from symgen.masking.states import log_odds
+from symgen.masking.outputs import masked_outputs, prepare
+from symgen.masking.states import log_odds, outputs
 from symgen.masking.variables import draw_patches
 
 
@@ -189,14 +189,14 @@ def test_the_network_is_left_as_it_was(images):
     (v.requires_grad_().sum() * 2).backward()  # An ordinary tensor.
 
 
-def test_a_runner_gives_gradients_of_chosen_states(images):
+def test_outputs_have_gradients_on_chosen_states(images):
     (x, target), model = images, network()
     variables = draw_patches(3, n=3, grid=2)
     value = mean_feature(model, x)
     v = masked_outputs(model, x, target, variables, value)
     chosen = torch.tensor([[0, 5], [7, 2], [3, 3]])
-    runner = state_runner(model, x, target, variables, value)
-    out = runner.run(0, 3, chosen)
+    prepared = prepare(model, x, target, variables, value)
+    out = outputs(prepared.network, prepared.masked(0, 3), chosen)
     torch.testing.assert_close(out.double(), v.gather(1, chosen), atol=1e-5, rtol=0)
     out.sum().backward()
     assert model.features[0].weight.grad.abs().sum() > 0

@@ -120,6 +120,111 @@ def test_side_inputs_are_not_cut_to_the_tokens(texts, width):
         torch.testing.assert_close(v, expected[rows], atol=1e-5, rtol=0)
 
 
+class Padded(nn.Module):
+    """Layers of PyTorch with a padding mask; they would compute with nested tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(50, 32, padding_idx=0)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(32, 3)
+
+    def forward(self, input_ids, attention_mask):
+        return self.from_embedded(self.embed(input_ids), attention_mask == 0)
+
+    def from_embedded(self, embedded, is_padding):
+        return self.head(self.encoder(embedded, src_key_padding_mask=is_padding)[:, 0])
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_layers_of_torch_with_a_padding_mask(texts):
+    (x, target) = texts
+    torch.manual_seed(0)
+    model = Padded().eval()
+    mask_value = mean_embedding(model)
+    expected = by_hand.of_texts(
+        lambda embedded, _: model.from_embedded(embedded, None)[0],
+        model.embed, rows_of(x), target, GROUPS, mask_value.value,
+    )  # fmt: skip
+    for size in (None, 3):
+        v = masked_outputs(model, x, target, TEXTS, mask_value, size)
+        torch.testing.assert_close(v, expected, atol=1e-5, rtol=0)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+class Weighted(Sentences):
+    """Words are weighted by a number per token id: ids are read twice."""
+
+    def forward(self, ids):
+        weight = torch.arange(1.0, 51.0).log()[ids][..., None]
+        return self.head((self.embed(ids) * weight).mean(1))
+
+
+class Hashed(Sentences):
+    """Two embeddings of the same ids."""
+
+    def __init__(self):
+        super().__init__()
+        self.second = nn.Embedding(50, 8)
+
+    def forward(self, ids):
+        return self.head(self.cell(self.embed(ids) + self.second(ids))[1][0])
+
+
+@pytest.mark.parametrize("kind", [Weighted, Hashed])
+def test_networks_that_read_ids_twice_are_refused(texts, kind):
+    torch.manual_seed(0)
+    model = kind()
+    with pytest.raises(ValueError, match="reads token ids a second time"):
+        masked_outputs(model, texts[0]["input_ids"], texts[1], TEXTS, mean_embedding(model))
+
+
+def test_language_models_that_read_ids_twice_are_refused(texts):
+    torch.manual_seed(0)
+    config = transformers.Gemma3nTextConfig(
+        vocab_size=50, vocab_size_per_layer_input=50, hidden_size=32, intermediate_size=32,
+        hidden_size_per_layer_input=8, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, num_kv_shared_layers=0, altup_num_inputs=2,
+        laurel_rank=4, activation_sparsity_pattern=[0.0] * 2, initializer_range=0.3,
+        layer_types=["full_attention"] * 2,
+    )  # fmt: skip
+    model = transformers.Gemma3nForCausalLM(config).eval()
+    for name, weight in model.named_parameters():
+        if "correct_output_scale" in name:
+            weight.data.fill_(1.0)
+    prompts = rows_of(texts[0])
+    with pytest.raises(ValueError, match="reads token ids a second time"):
+        masked_outputs(model, prompts, texts[1], TEXTS, mean_embedding(model))
+
+
+def test_networks_that_ignore_padding_are_refused(texts):
+    torch.manual_seed(0)
+    config = transformers.FNetConfig(
+        vocab_size=50, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_labels=3,
+        tpu_short_seq_length=9, initializer_range=0.3,
+    )  # fmt: skip
+    model = transformers.FNetForSequenceClassification(config).eval()
+    with pytest.raises(RuntimeError, match="FNet.* ignores the attention mask, so v depends on"):
+        masked_outputs(model, *texts, TEXTS, mean_embedding(model))
+    whole = {"input_ids": texts[0]["input_ids"]}
+    assert masked_outputs(model, whole, texts[1], TEXTS, mean_embedding(model)).shape == (3, 8)
+
+
+def positions_first():
+    config = transformers.XLNetConfig(
+        vocab_size=50, d_model=16, n_layer=1, n_head=2, d_inner=16, num_labels=3
+    )
+    return transformers.XLNetForSequenceClassification(config).eval()
+
+
+def quantized():
+    config = transformers.IBertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16,
+    )  # fmt: skip
+    return transformers.IBertForSequenceClassification(config).eval()
+
+
 def small(**options):
     config = transformers.T5Config(
         vocab_size=50, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2, **options
@@ -155,6 +260,7 @@ def small(**options):
             {"position_ids": torch.arange(9)[None]},
             r"position_ids has shape \(1, 9\), but .* 3",
         ),
+        (positions_first, {}, r"returns .9, 3, 16. for 3 samples; .* axis of samples first"),
         (small, {}, "encoder-decoder network, which is not supported"),
     ],
 )
@@ -176,6 +282,9 @@ def test_refusals(texts, build, changes, message):
 def test_refused_tokens():
     with pytest.raises(ValueError, match=r"sample 0 has the variables \(\)"):
         TextVariables(((),))
+    for value in (mean_embedding, lambda model: token_embedding(model, 4)):
+        with pytest.raises(ValueError, match="returns tuple, as in quantized networks such as"):
+            value(quantized())
     model = bert()
     for token in (50, -1):
         with pytest.raises(ValueError, match="expected a number from 0 to 49"):

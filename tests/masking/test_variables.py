@@ -1,14 +1,21 @@
 """Variables: patches of any map size, words of any tokenizer, spans of a text; prompts."""
 
+import unicodedata
+
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from symgen.data.prompts import draw_prompts
 from symgen.masking.causal import RepeatedStartWarning
 from symgen.masking.mask_values import word_value
 from symgen.masking.outputs import masked_outputs
-from symgen.masking.prompts import Prompt, first_probability, prompt_inputs, target_tokens
+from symgen.masking.prompts import (
+    Prompt,
+    draw_prompts,
+    first_probability,
+    prompt_inputs,
+    target_tokens,
+)
 from symgen.masking.variables import (
     ImageVariables,
     TextVariables,
@@ -16,6 +23,7 @@ from symgen.masking.variables import (
     draw_words,
     phrase_spans,
     word_spans,
+    words_of,
 )
 
 transformers = pytest.importorskip("transformers")
@@ -46,7 +54,7 @@ def wordpiece():
     return fast(tokenizer, pad_token="[PAD]", unk_token="[UNK]")
 
 
-def bytelevel(words, trim=True, start=False):
+def bytelevel(words, trim=True, start=False, space=False):
     """GPT-2's kind: pieces begin with a space. With `start`, texts begin with <s>."""
     letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     merges, vocabulary = [], {letter: i for i, letter in enumerate(["<s>", *letters])}
@@ -56,7 +64,7 @@ def bytelevel(words, trim=True, start=False):
                 vocabulary[piece[:end]] = len(vocabulary)
                 merges.append((piece[: end - 1], piece[end - 1]))
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=space)
     tokenizer.post_processor = tokenizers.processors.ByteLevel(trim_offsets=trim)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     if start:
@@ -116,6 +124,52 @@ def test_spans_are_the_same_words_in_every_tokenizer(trim):
             word_spans(text, wrong, tokenizer)
 
 
+def test_pieces_after_an_added_token_belong_to_their_word():
+    tokenizer = bytelevel(["ĠB", "MS", "Ġworks"], space=True)
+    tokenizer.add_tokens(["<E1>"])
+    text = "<E1>BMS works"
+    variables = word_spans(text, [(4, 7), (8, 13)], tokenizer)
+    pieces = [pieces_of(tokenizer, text, group) for group in variables.groups[0]]
+    assert pieces == [["ĠB", "MS"], ["Ġworks"]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "मुझे हिन्दी फिल्में बहुत पसंद हैं",
+        "আমি বাংলায় গান গাই",
+        "ฉันชอบดูหนัง",
+        "שָׁלוֹם עוֹלָם",
+        "السَّلَامُ عَلَيْكُمْ می\u200cخواهم",
+        unicodedata.normalize("NFD", "naïve café résumé"),
+    ],
+)
+def test_words_are_not_cut_at_their_marks(text):
+    words = text.split()
+    assert [text[start:end] for (start, end), _ in words_of(text)] == words
+    assert Prompt.of(text, " x", n=len(words)).words == tuple(words)
+    assert phrase_spans(text, words[-1:]) == [(len(text) - len(words[-1]), len(text))]
+
+
+@pytest.mark.parametrize(
+    "chat",
+    [
+        "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n",
+        "<s>[INST] {} [/INST]",
+        "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        "<bos><start_of_turn>user\n{}<end_of_turn>\n<start_of_turn>model\n",
+        "<s>[INST] <<SYS>> {} <</SYS>> [/INST]",
+        "<\uff5cUser\uff5c>{}<\uff5cAssistant\uff5c>",
+    ],
+)
+def test_special_tokens_of_a_chat_are_no_words(chat):
+    prompt = Prompt.of(chat.format("Where did the sailor tie the rope?"), "Near")
+    assert prompt.words == ("did", "sailor", "tie", "rope")
+    with pytest.raises(ValueError, match="has 4 content words"):
+        Prompt.of(prompt.text, "Near", n=5)
+
+
 @pytest.mark.parametrize(
     "run, message",
     [
@@ -170,14 +224,16 @@ def test_prompts_show_their_variables_and_the_target_as_the_tokenizer_joins_it(r
     with torch.no_grad():
         p = model(ids[None]).logits[0, -1].softmax(-1)[target[0]]
     assert first_probability(model, tokenizer, prompt) == pytest.approx(float(p))
-    inputs, variables = prompt_inputs([prompt, prompt], tokenizer, whole=True)
-    assert inputs.y == [target] * 2 and variables.words == (prompt.words,) * 2
+    ids, targets, variables = prompt_inputs([prompt, prompt], tokenizer, whole=True)
+    assert targets == [target] * 2 and variables.words == (prompt.words,) * 2
     for masking in ("mean", " rope"):
         value = word_value(model, tokenizer, masking)
-        v = masked_outputs(model, *inputs, variables, value)
+        v = masked_outputs(model, ids, targets, variables, value)
         assert v.shape == (2, 8)
         torch.testing.assert_close(v[0, -1], torch.logit(p).double(), atol=1e-4, rtol=0)
-    with pytest.raises(ValueError, match="expected 'mean', 'remove', or the text of one token"):
+    with pytest.raises(
+        ValueError, match="expected 'mean', 'remove', or the text of one token, such as"
+    ):
         word_value(model, tokenizer, "two words")
     with pytest.raises(ValueError, match="joins the prompt's end"):
         target_tokens(Prompt.of("The tall sai", "lor"), bytelevel(["The", "Ġtall", "Ġsailor"]))
