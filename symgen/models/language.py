@@ -95,9 +95,9 @@ class LanguageModel:
             whole: whether v is that of the whole target, the sum of the log probabilities of its
                 tokens, instead of that of its first token.
         """
-        inputs, variables = prompt_inputs(prompts, self.tokenizer, whole)
         value = word_value(self.model, self.tokenizer, masking)
-        return masked_outputs(self.model, inputs.x, inputs.y, variables, value)
+        ids, targets, variables = prompt_inputs(prompts, self.tokenizer, whole)
+        return masked_outputs(self.model, ids, targets, variables, value)
 
 
 def open_language_model(
