@@ -4,6 +4,9 @@ import contextlib
 import math
 import os
 import re
+import sys
+import threading
+import time
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -35,13 +38,34 @@ def device() -> torch.device:
 def progress_bar(iterable: Iterable | None = None, disable: bool = False, **options: Any) -> tqdm:
     """Return a progress bar; the variable TQDM_DISABLE hides it, which tqdm ignores in notebooks.
 
+    In a file it is one line per minute.
+
     Args:
         iterable: what to go through, if anything.
         disable: whether to show nothing.
         **options: further arguments of tqdm.
     """
     hidden = disable or bool(os.environ.get("TQDM_DISABLE"))
+    if not sys.stderr.isatty() and "ipykernel" not in sys.modules:
+        line = "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}]\n"
+        options = {"mininterval": 60, "maxinterval": 60, "bar_format": line, **options}
     return tqdm(iterable, disable=hidden, **options)
+
+
+def end_with(parent: int) -> None:
+    """End this process within a second after its parent has ended, even if that was killed.
+
+    Args:
+        parent: identity of the process that started this one; for any other nothing happens.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    if os.getppid() == parent:
+        threading.Thread(target=watch, daemon=True).start()
 
 
 def device_of(model: nn.Module) -> torch.device:

@@ -5,7 +5,6 @@ import math
 import os
 import re
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from joblib import Parallel, cpu_count, delayed
 
 from symgen.book import editions, notebooks
 from symgen.book.notebooks import BookError
+from symgen.device import end_with
 from symgen.storage import fingerprint
 
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -270,15 +270,7 @@ def run_all(
 
 
 def _execute_under(parent: int, *arguments: Any) -> Outcome:
-    """Run a chapter, and end this process if its parent was killed."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    if os.getpid() != parent:
-        threading.Thread(target=watch, daemon=True).start()
+    end_with(parent)
     return execute(*arguments)
 
 

@@ -22,7 +22,7 @@ import joblib
 import pandas as pd
 import torch
 
-from symgen.device import progress_bar
+from symgen.device import end_with, progress_bar
 from symgen.storage import VERSION, DamagedFileWarning, atomic, cache_folder, fingerprint
 
 INDEX = [
@@ -261,7 +261,9 @@ def side_by_side(
     run = joblib.Parallel(n_jobs=max(1, min(workers, len(cases))), return_as="generator")
     # The bar below counts cases; those of other processes would end up in red between the lines.
     with mock.patch.dict(os.environ, TQDM_DISABLE="1"):
-        results = run(joblib.delayed(_with_threads)(threads, function, *case) for case in cases)
+        results = run(
+            joblib.delayed(_with_threads)(os.getpid(), threads, function, *case) for case in cases
+        )
     bar = progress_bar(results, desc=title, total=len(cases), disable=len(cases) < 2, leave=False)
     for done, result in enumerate(bar, 1):
         yield result
@@ -269,6 +271,7 @@ def side_by_side(
             raise OutOfTime(f"{done} of {len(cases)} {title} measured; run again")
 
 
-def _with_threads(threads: int, function: Callable, *arguments: Any) -> Any:
+def _with_threads(parent: int, threads: int, function: Callable, *arguments: Any) -> Any:
+    end_with(parent)
     torch.set_num_threads(threads)
     return function(*arguments)

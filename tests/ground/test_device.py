@@ -1,5 +1,9 @@
 """Batches that fit into memory, and names that are misspelled."""
 
+import io
+import sys
+import time
+
 import pytest
 import torch
 from torch import nn
@@ -48,6 +52,15 @@ def test_a_fitting_batch_is_a_power_of_two_within_the_budget():
     size = device.fitting(2**20, cpu)
     assert size & (size - 1) == 0 and size * 2**20 <= device.batch_budget(cpu)
     assert device.fitting(2**60, cpu) == 1 and device.fitting(1, cpu) == device.LARGEST_BATCH["cpu"]
+
+
+def test_in_a_file_a_progress_bar_is_one_line_per_minute(monkeypatch):
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    monkeypatch.setattr(sys, "stderr", file := io.StringIO())
+    for _ in device.progress_bar(range(1000), file=file, desc="trainings"):
+        time.sleep(0.0005)  # 0.1 seconds pass between two updates on a terminal
+    assert 1 <= file.getvalue().count("trainings") <= 2
 
 
 def test_a_variable_hides_progress_bars(monkeypatch):
