@@ -12,7 +12,7 @@ from torch import Tensor
 
 from symgen.data.images import image_part
 from symgen.data.sources import SOURCES, Source, read_rows
-from symgen.data.splits import Part, add_noise, choose_classes, deal, part_names
+from symgen.data.splits import Part, add_noise, deal, part_names
 from symgen.data.texts import TextPart, joined, load_tokenizer
 from symgen.names import unknown
 
@@ -92,9 +92,7 @@ class Data:
             "pad_token_id": self.tokenizer.pad_token_id,
         }
 
-    def sample(
-        self, count: int, part: str = "target", n_classes: int | None = None, seed: int = 0
-    ) -> Samples:
+    def sample(self, count: int, part: str = "target", seed: int = 0) -> Samples:
         """Draw samples balanced over classes (App. J.1).
 
         If a class has too few samples, the others make up for it. A smaller count with the same
@@ -103,11 +101,10 @@ class Data:
         Args:
             count: number of samples.
             part: name of the part to draw from.
-            n_classes: draw this many classes first, then samples of these only.
             seed: seed of the draw.
 
         Raises:
-            ValueError: if the part holds fewer samples or classes.
+            ValueError: if the part holds fewer samples.
 
         Example:
             >>> load_dataset("digits").sample(20).y.bincount().tolist()
@@ -118,14 +115,6 @@ class Data:
         generator = np.random.default_rng([seed, 101])
         order = generator.permutation(len(labels))
         present = generator.permutation(np.unique(labels))
-        if n_classes is not None:
-            if not 1 <= n_classes <= len(present):
-                raise ValueError(
-                    f'n_classes={n_classes}: part "{part}" of "{self.name}" has {len(present)} '
-                    f"classes; give 1 to {len(present)}"
-                )
-            present = present[:n_classes]
-        order = order[np.isin(labels[order], present)]
         if not 1 <= count <= len(order):
             raise ValueError(
                 f'{count} samples: part "{part}" of "{self.name}" has {len(order)} samples of '
@@ -144,7 +133,6 @@ def load_dataset(
     train_size: int | None = None,
     label_noise: float = 0.0,
     split: str = "halves",
-    classes: int | list | None = None,
     test_size: int | None = None,
     max_length: int = 64,
     tokenizer: Any = None,
@@ -168,7 +156,6 @@ def load_dataset(
             class drawn at random.
         split: "halves" of the training set for target and baseline; "test"; "thirds" A, B and C
             (App. N); "parts:K" for a target and K baselines (App. C).
-        classes: keep the first so many classes, or those listed.
         test_size: number of test samples; None takes all.
         max_length: texts are cut to this many tokens.
         tokenizer: for texts: a tokenizer, a hub id or path, a vocabulary size, or None for
@@ -199,7 +186,10 @@ def load_dataset(
     inputs = [inputs] if isinstance(inputs, str) else inputs
     train = read_rows(name, "train", inputs, label)
     test = read_rows(name, "test", inputs, label)
-    kept, class_names = choose_classes(train, classes, name)
+    # A subset of a data set may name classes of which it holds no sample.
+    kept = np.unique(train.labels[train.labels >= 0]).tolist()
+    if len(kept) < 2:
+        raise ValueError(f'"{name}": a classification needs at least 2 classes, got {len(kept)}')
     indices = deal(train, kept, count, train_size, seed, f'training set of "{name}"')
     chosen = [(train, index) for index in indices]
     # With split "test", the baseline is trained on the test samples.
@@ -225,4 +215,4 @@ def load_dataset(
         if key != "test":
             add_noise(parts[key], label_noise, len(kept), seed, k)
     parts |= {alias: parts[original] for alias, original in aliases.items()}
-    return Data(name, train.kind, class_names, parts, tokenizer)
+    return Data(name, train.kind, [train.classes[c] for c in kept], parts, tokenizer)

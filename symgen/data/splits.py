@@ -92,37 +92,6 @@ def part_names(split: str) -> tuple[list[str], int, dict[str, str]]:
     raise unknown("split", split, SPLITS)
 
 
-def choose_classes(
-    rows: Rows, classes: int | list | None, name: str
-) -> tuple[list[int], list[str]]:
-    """Return the indices and names of the classes that are kept.
-
-    Args:
-        rows: rows of the training set.
-        classes: keep the first so many classes, or those listed by name or index; None keeps all
-            that have samples.
-        name: name of the data set, for messages.
-    """
-    names = rows.classes
-    if classes is None:
-        # A subset of a data set may name classes of which it holds no sample.
-        kept = [int(c) for c in np.unique(rows.labels[rows.labels >= 0])]
-    elif isinstance(classes, int):
-        if not 2 <= classes <= len(names):
-            raise ValueError(
-                f'classes={classes}: "{name}" has {len(names)} classes; give 2 to {len(names)}'
-            )
-        kept = list(range(classes))
-    else:
-        for c in classes:
-            if c not in names and not (isinstance(c, int) and 0 <= c < len(names)):
-                raise unknown(f'class of "{name}"', c, names)
-        kept = sorted({names.index(c) if c in names else c for c in classes})
-    if len(kept) < 2:
-        raise ValueError(f'"{name}": a classification needs at least 2 classes, got {len(kept)}')
-    return kept, [names[c] for c in kept]
-
-
 def deal(
     rows: Rows, kept: list[int], count: int, size: int | None, seed: int, origin: str
 ) -> list[np.ndarray]:
@@ -137,8 +106,11 @@ def deal(
         origin: source of the rows, for messages.
     """
     generator = np.random.default_rng([seed, 7])
-    piles = [generator.permutation(np.flatnonzero(rows.labels == c)) for c in range(max(kept) + 1)]
-    piles = [piles[c] for c in kept]
+    piles = []
+    for c in range(max(kept) + 1):
+        pile = generator.permutation(np.flatnonzero(rows.labels == c))
+        if c in kept:
+            piles.append(pile)
     available = np.array([len(pile) // count for pile in piles])
     quota = available
     if size is not None:
@@ -156,11 +128,11 @@ def deal(
             f"no sample of class {kept[quota.argmin()]} remains if the {origin} is divided into "
             f"{count} part(s) of {int(quota.sum())} samples; use more samples or fewer classes"
         )
-    parts = [
-        np.concatenate([pile[k::count][:q] for pile, q in zip(piles, quota, strict=True)])
-        for k in range(count)
-    ]
-    return [generator.permutation(part) for part in parts]
+    parts = []
+    for k in range(count):
+        chosen = [pile[k::count][:q] for pile, q in zip(piles, quota, strict=True)]
+        parts.append(generator.permutation(np.concatenate(chosen)))
+    return parts
 
 
 def add_noise(part: Part, share: float, classes: int, seed: int, k: int) -> None:

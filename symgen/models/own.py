@@ -190,16 +190,18 @@ def fitted(
     """
     done = []
     entries = {k: v for k, v in content.items() if _is_weights(v)}
-    if key is not None or not _is_weights(content):
-        if key is None and len(entries) == 1:
-            (key,) = entries
-        if key not in entries:
-            raise ValueError(
-                f"{path} holds the entries {', '.join(map(str, content))}, of which "
-                f"{', '.join(entries) or 'none'} can be weights; expected one: name it by key=..."
-            )
+    if _is_weights(content):
+        entries[""] = content
+    if key is None and len(entries) == 1:
+        (key,) = entries
+    if key not in entries:
+        raise ValueError(
+            f"{path} holds the entries {', '.join(map(str, content))}, of which "
+            f"{', '.join(entries) or 'none'} can be weights; expected one: name it by key=..."
+        )
+    if key:
         done.append(f'weights of the entry "{key}"')
-        content = entries[key]
+    content = entries[key]
     expected = model.state_dict()
     # torch.compile puts the first into names. AveragedModel counts its updates in the second.
     weights = {k.replace("_orig_mod.", ""): v for k, v in content.items() if k != "n_averaged"}
