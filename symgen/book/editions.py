@@ -11,11 +11,9 @@ from symgen.book import notebooks
 from symgen.book.notebooks import nbformat
 from symgen.storage import atomic, fingerprint
 
-#: Columns of recorded claims.
-CLAIMS = [
-    "edition", "chapter", "claim", "setting", "label", "mean", "low", "high", "side", "margin",
-    "unit", "repetitions", "of", "row", "verdict",
-]  # fmt: skip
+#: Columns of recorded claims, of texts and of numbers.
+TEXTS = ["edition", "chapter", "claim", "setting", "label", "unit", "of", "row", "verdict"]
+NUMBERS = ["mean", "low", "high", "side", "margin", "repetitions", "accuracy"]
 
 
 def edition_folder(book: Path, preset: str) -> Path:
@@ -51,9 +49,10 @@ def put(page: nbformat.NotebookNode, tables: Path, path: Path) -> None:
 
     Tables of the older page are deleted if its run made them, and no others.
     """
-    earlier = notebooks.read(path)
     folder = path.parent / "tables"
-    for name in earlier.metadata.get("symgen", {}).get("tables", {}) if earlier else {}:
+    earlier = notebooks.read(path)
+    record = earlier.metadata.get("symgen", {}) if earlier else {}
+    for name in record.get("tables", []):
         (folder / Path(name).name).unlink(missing_ok=True)
     for name in page.metadata["symgen"]["tables"]:
         with atomic(folder / name) as temporary:
@@ -71,9 +70,24 @@ def store(book: Path, preset: str, executed: Path) -> Path:
 def is_stale(stored: nbformat.NotebookNode, source: nbformat.NotebookNode) -> bool:
     """Return whether the cells of a chapter, or of its stored copy, have changed since it ran."""
     about = stored.metadata.get("symgen", {})
+    given = about.get("parameters", ())
     # Both, because the copy itself may have been edited.
-    hashes = {notebooks.cells_hash(page, about.get("parameters", ())) for page in (source, stored)}
-    return {about.get("cells")} != hashes
+    pages = (source, stored)
+    return any(notebooks.cells_hash(page, given) != about.get("cells") for page in pages)
+
+
+def problem(book: Path, edition: str, chapter: str) -> str:
+    """Return what is wrong with a stored page; empty if nothing is. See `verify`."""
+    folder = edition_folder(book, edition)
+    path = folder / f"{chapter}.ipynb"
+    tables = table_checksums(folder / "tables", chapter)
+    if not path.exists() and not tables:
+        return "missing" if edition == "quick" else ""
+    page = notebooks.read(path)
+    record = page.metadata.get("symgen", {}) if page else {}
+    if page is None or record.get("page") != checksum(page) or record.get("tables") != tables:
+        return "damaged"
+    return "stale" if is_stale(page, notebooks.read_chapter(book, chapter)) else ""
 
 
 def verify(book: Path) -> pd.DataFrame:
@@ -84,21 +98,11 @@ def verify(book: Path) -> pd.DataFrame:
         if the page or a table is not what the run wrote; "stale" if code cells changed since.
     """
     rows = []
-    for name in notebooks.contents(book):
-        source = notebooks.read_chapter(book, name)
+    for chapter in notebooks.contents(book):
         for edition in notebooks.PRESETS:
-            folder = edition_folder(book, edition)
-            page = notebooks.read(folder / f"{name}.ipynb")
-            record = page.metadata.get("symgen", {}) if page else {}
-            tables = table_checksums(folder / "tables", name)
-            if page is None and not tables and not (folder / f"{name}.ipynb").exists():
-                if edition == "quick":
-                    rows.append((edition, name, "missing"))
-            elif page is None or record.get("page") != checksum(page) or record["tables"] != tables:
-                rows.append((edition, name, "damaged"))
-            elif is_stale(page, source):
-                rows.append((edition, name, "stale"))
-    return pd.DataFrame(rows, columns=["edition", "chapter", "problem"])
+            rows.append((edition, chapter, problem(book, edition, chapter)))
+    found = pd.DataFrame(rows, columns=["edition", "chapter", "problem"])
+    return found.loc[found["problem"] != ""]
 
 
 def read_tables(book: Path, table: str, here: Path | None = None) -> pd.DataFrame:
@@ -108,16 +112,18 @@ def read_tables(book: Path, table: str, here: Path | None = None) -> pd.DataFram
         Columns edition ("run" for the folder), chapter, and those of the table.
     """
     folders = {name: edition_folder(book, name) / "tables" for name in edition_names(book)}
-    folders |= {"run": here} if here else {}
-    parts = [pd.DataFrame(columns=["edition", "chapter"])]
+    if here is not None:
+        folders["run"] = here
+    parts = []
     for name, folder in folders.items():
         for file in sorted(folder.glob(f"*.{table}.csv")):
             frame = pd.read_csv(file)
             frame.insert(0, "edition", name)
             frame.insert(1, "chapter", file.name.split(".")[0])
-            parts.append(frame)
-    parts = [part for part in parts if len(part)] or parts[:1]
-    return pd.concat(parts, ignore_index=True)
+            if len(frame):
+                parts.append(frame)
+    empty = pd.DataFrame(columns=["edition", "chapter"])
+    return pd.concat(parts, ignore_index=True) if parts else empty
 
 
 def largest_claims(book: Path) -> pd.DataFrame:
@@ -126,17 +132,21 @@ def largest_claims(book: Path) -> pd.DataFrame:
     Returns:
         The columns of the table ``claims``, and edition and chapter.
     """
-    rows = read_tables(book, "claims").reindex(columns=CLAIMS)
-    text = ["setting", "unit", "row", "verdict"]  # an empty column is read as numbers
-    rows = rows.dropna(subset="label").astype(dict.fromkeys(text, object))
-    rows = rows.fillna(dict.fromkeys(text, ""))
-    size = pd.Series([notebooks.PRESETS.index(name) for name in rows["edition"]], rows.index)
-    is_largest = size == size.groupby(rows["claim"]).transform("max")
-    return rows.loc[is_largest].reset_index(drop=True)
+    rows = read_tables(book, "claims").reindex(columns=TEXTS + NUMBERS).dropna(subset="label")
+    for name in TEXTS:  # an empty column is read as numbers
+        rows[name] = rows[name].astype(object).fillna("")
+    parts = [rows[:0]]
+    for _, part in rows.groupby("claim", sort=False):
+        largest = max(part["edition"], key=notebooks.PRESETS.index)
+        parts.append(part.loc[part["edition"] == largest])
+    return pd.concat(parts[1:] or parts, ignore_index=True)
 
 
 def largest_copies(book: Path, chapter: str) -> dict[str, nbformat.NotebookNode]:
     """Return the stored copies of a chapter by edition, the largest first."""
-    names = reversed(edition_names(book))
-    copies = {n: notebooks.read(edition_folder(book, n) / f"{chapter}.ipynb") for n in names}
-    return {name: copy for name, copy in copies.items() if copy is not None}
+    copies = {}
+    for name in reversed(edition_names(book)):
+        copy = notebooks.read(edition_folder(book, name) / f"{chapter}.ipynb")
+        if copy is not None:
+            copies[name] = copy
+    return copies

@@ -261,9 +261,8 @@ def defaults(notebook: nbformat.NotebookNode) -> dict[str, Any]:
 
 
 def preset_names(book: Path) -> list[str]:
-    """Return the names of the presets, the smallest first."""
-    stems = {path.stem for path in (book / "chapters" / "presets").glob("*.yml")}
-    return sorted(stems, key=lambda name: (PRESETS.index(name) if name in PRESETS else 9, name))
+    """Return the names of the presets."""
+    return sorted(path.stem for path in (book / "chapters" / "presets").glob("*.yml"))
 
 
 def resolve(book: Path, chapter: str, preset: str, given: Mapping[str, Any]) -> dict[str, Any]:
