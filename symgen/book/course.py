@@ -33,19 +33,28 @@ TEMPLATE = """{% extends "index.html.j2" %}
 <script>MathJax = {tex: {inlineMath: [["$", "$"], ["\\\\(", "\\\\)"]]}};</script>
 <script src="vendor/mathjax/tex-mml-chtml.js"></script>{% endblock %}
 {% block html_head_css %}<style>
-.reveal h1, .reveal h2, .reveal h3 { font-size: 1.4em; text-align: left; text-transform: none; }
-.reveal section { text-align: left; }
+.reveal h1, .reveal h2 { font-size: 1.25em; text-align: left; text-transform: none; }
+.reveal section { padding: 0 20px; text-align: left; }
 .reveal .jp-Cell, .reveal .jp-OutputArea-child { display: block; padding: 0; width: 100%; }
 .reveal .jp-OutputPrompt, .reveal .jp-InputPrompt, .reveal .jp-Collapser { display: none; }
-.reveal .jp-RenderedHTMLCommon { font-size: 28px; max-width: none; padding: 0; }
-.reveal img.figure, .reveal svg.figure { height: 470px; margin: 0 auto; max-width: none;
-  object-fit: contain; width: 1240px; }
-.reveal .claim { font-size: 21px; } .reveal .claim table, .reveal pre { font-size: 20px; }
+.reveal .jp-RenderedHTMLCommon, .reveal .jp-RenderedText pre { font: 30px/1.4 sans-serif;
+  max-width: none; padding: 0; white-space: pre-wrap; word-break: normal; }
+.reveal .jp-RenderedMarkdown img, .reveal img.figure, .reveal .symgen-slider img {
+  display: block; margin: 0 auto; max-width: none; object-fit: contain; width: 1220px; }
+.reveal .claim, .reveal .claim table { font-size: 19px; }
 </style><link rel="stylesheet" href="_static/book.css">{% endblock %}
-{% block footer_js %}<script src="vendor/reveal/reveal.js"></script>
-<script>Reveal.initialize({hash: true, slideNumber: true, width: 1280, height: 720, margin: 0.02,
-  center: false});</script>
-{% endblock %}"""
+{% block footer_js %}<script src="vendor/reveal/reveal.js"></script><script>
+function fit() {  // a figure takes what its slide has left
+  const slide = Reveal.getCurrentSlide();
+  for (const image of slide.querySelectorAll("img")) {
+    const down = image.getBoundingClientRect().top - slide.getBoundingClientRect().top;
+    image.style.height = `${690 - down / Reveal.getScale()}px`;
+  }
+}
+Reveal.initialize({hash: true, slideNumber: true, width: 1280, height: 720, margin: 0,
+  center: false}).then(() => MathJax.startup.promise).then(fit);
+Reveal.on("slidechanged", fit);
+</script>{% endblock %}"""
 PRINTED = """<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{title}</title>
 <style>body {{ font: 11pt serif; margin: 2cm auto; max-width: 17cm }}
 td, th {{ border-bottom: 1px solid; padding: .2em .5em; text-align: left }}</style>
@@ -268,8 +277,8 @@ def slides(notebook: nbformat.NotebookNode, name: str) -> str:
         if kinds:
             shown = copy.deepcopy(cell)
             shown.metadata["slideshow"] = {"slide_type": kinds[0]}
-            for output in shown.get("outputs", []):
-                _describe(output.get("data", {}), pages.caption(after) or pages.caption(cell))
+            if cell.cell_type == "code":
+                shown.outputs = _pictures(cell.outputs, pages.caption(after)) or cell.outputs
             chosen.append(shown)
     if not chosen:
         return ""
@@ -282,14 +291,21 @@ def slides(notebook: nbformat.NotebookNode, name: str) -> str:
     return text.replace("vendor/reveal/dist/", "vendor/reveal/")
 
 
-def _describe(data: dict, caption: str) -> None:
-    """Replace a picture by an image with an alternative text, in place."""
-    for kind in ("image/svg+xml", "image/png"):
-        if kind in data:
-            content = data.pop(kind)
-            if kind == "image/svg+xml":
-                content = base64.b64encode(content.encode()).decode()
-            source = f"data:{kind};base64,{content.strip()}"
-            alt = html.escape(caption, quote=True)
-            data["text/html"] = f'<img class="figure" src="{source}" alt="{alt}">'
-            return
+def _pictures(outputs: list, caption: str) -> list:
+    """Return the pictures and boxes among outputs; pictures get an alternative text."""
+    alt = html.escape(caption, quote=True)
+    result = []
+    for output in outputs:
+        data = output.get("data", {})
+        source = ""
+        if "image/svg+xml" in data:
+            content = base64.b64encode(data["image/svg+xml"].encode()).decode()
+            source = f"data:image/svg+xml;base64,{content}"
+        elif "image/png" in data:
+            source = f"data:image/png;base64,{data['image/png'].strip()}"
+        shown = (
+            f'<img class="figure" src="{source}" alt="{alt}">' if source else data.get("text/html")
+        )
+        if shown:
+            result.append(nbformat.v4.new_output("display_data", {"text/html": shown}))
+    return result

@@ -61,15 +61,13 @@ def resolved(entry: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any
     if "compared" in entry:
         inner = f"lambda {arguments}: " if arguments else ""
         compared = eval(f"lambda student: {inner}{_source(entry['compared'])}", scope)
-    cases = [_value(case, scope) for case in entry.get("cases", [])]
+    cases = [tuple(_value(case, scope)) for case in entry.get("cases", [])]
     return {
         "expected": answer(entry["right"]),
         "mistakes": {hint: answer(wrong) for hint, wrong in entry["mistakes"].items()},
         "compared": compared,
         "tol": entry.get("tol", 1e-6 if cases else 5e-3),
-        "cases": [
-            tuple(x) if isinstance(x, list | Tensor) and "," in arguments else (x,) for x in cases
-        ],
+        "cases": cases,
     }
 
 
@@ -134,7 +132,8 @@ def least(triggers: Any, w: Any, below: float = 0, above: float = 0) -> np.ndarr
     bound = np.hstack([w + above, below - w])
     known = np.isfinite(bound)
     found = linprog(np.ones(columns.shape[1]), matrix[known], bound[known])
-    return np.subtract(*np.split(found.x, 2))
+    p, q = np.split(np.asarray(found.x), 2)
+    return p - q
 
 
 def strength_and_miss(triggers: Any, w: Any, x: Any) -> tuple[float, float]:
