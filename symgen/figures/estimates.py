@@ -32,10 +32,39 @@ def plot_estimates(
         >>> len(plot_estimates(table, reference=0).axes)
         1
     """
+    labels = list(table["label"].unique())
     groups = [name for name, _ in style.parts_of(table, group)]
-    lines = 1 + max(str(label).count("\n") for label in table["label"])
-    height = max(0.34, 0.2 * max(len(groups), lines))
-    return _draw(table, group, panel, reference, xlabel, sharex, height)
+    parts = style.parts_of(table, panel)
+    titles = ["" if title is None else title for title, _ in parts]
+    lines = 1 + max([str(label).count("\n") for label in labels], default=0)
+    row = max(0.4, 0.2 * max(len(groups), lines))
+    height = 1.2 + row * max(len(labels), 1)
+    figure, axes = style.panels(titles, len(parts), height, sharey=True, sharex=sharex)
+    for ax, (_, rows) in zip(axes, parts, strict=True):
+        style.note_if_empty(ax, rows["mean"].to_numpy())
+        for name, dots in style.parts_of(rows, group):
+            # The same look in every panel, even if a group is missing there.
+            k = groups.index(name)
+            shift = _shift(k, len(groups))
+            ax.errorbar(
+                dots["mean"],
+                [labels.index(label) + shift for label in dots["label"]],
+                xerr=[dots["mean"] - dots["low"], dots["high"] - dots["mean"]],
+                label=None if name is None else style.label_of(name),
+                color=style.color_of(name, k),
+                fmt=style.marker_of(name, k),
+                ms=6.5,
+                lw=1.8,
+                capsize=2.5,
+            )
+        _name_rows(ax, labels)
+        ax.set_xlabel(xlabel)
+        if reference is not None:
+            ax.axvline(reference, color="black", lw=1, ls=(0, (4, 2)))
+        if len(axes) > 2:
+            ax.locator_params(axis="x", nbins=4)
+    style.legend_below(figure)
+    return figure
 
 
 def plot_repeats(
@@ -69,13 +98,12 @@ def plot_repeats(
     means = style.mean_intervals(table, by, value).rename(columns={label: "label"})
     labels = list(means["label"].unique())
     groups = [name for name, _ in style.parts_of(means, group)]
-    height = max(0.45, 0.34 * len(groups))
     xlabel = style.label_of(value)
-    figure = _draw(means, group, panel, reference, xlabel, sharex, height)
+    figure = plot_estimates(means, group, panel, reference, xlabel, sharex)
     for ax, (_, rows) in zip(figure.axes, style.parts_of(table, panel), strict=False):
         for name, part in style.parts_of(rows, group):
             k = groups.index(name)
-            above = _shift(k, len(groups)) - 0.25 / len(groups)
+            above = _shift(k, len(groups)) - 0.5 / (1 + len(groups))
             for one, dots in style.parts_of(part, unit):
                 ax.plot(
                     dots[value],
@@ -92,58 +120,14 @@ def plot_repeats(
 
 
 def _shift(k: int, count: int) -> float:
-    """Return the place of the k-th group within a row, from -0.3 to 0.3."""
-    return 0.6 * ((k + 0.5) / count - 0.5)
-
-
-def _draw(
-    table: pd.DataFrame,
-    group: str | None,
-    panel: str | None,
-    reference: float | None,
-    xlabel: str,
-    sharex: bool,
-    height: float,
-) -> Figure:
-    """Draw rows of estimates, each of a height in inches."""
-    labels = list(table["label"].unique())
-    groups = [name for name, _ in style.parts_of(table, group)]
-    parts = style.parts_of(table, panel)
-    titles = ["" if title is None else title for title, _ in parts]
-    figure, axes = style.panels(
-        titles, len(parts), 1.2 + height * len(labels), sharey=True, sharex=sharex
-    )
-    for ax, (_, rows) in zip(axes, parts, strict=True):
-        style.note_if_empty(ax, rows["mean"].to_numpy())
-        for name, dots in style.parts_of(rows, group):
-            # The same look in every panel, even if a group is missing there.
-            k = groups.index(name)
-            shift = _shift(k, len(groups))
-            ax.errorbar(
-                dots["mean"],
-                [labels.index(label) + shift for label in dots["label"]],
-                xerr=[dots["mean"] - dots["low"], dots["high"] - dots["mean"]],
-                label=None if name is None else style.label_of(name),
-                color=style.color_of(name, k),
-                fmt=style.marker_of(name, k),
-                ms=6.5,
-                lw=1.8,
-                capsize=2.5,
-            )
-        _name_rows(ax, labels)
-        ax.set_xlabel(xlabel)
-        if reference is not None:
-            ax.axvline(reference, color="black", lw=1, ls=(0, (4, 2)))
-        if len(axes) > 2:
-            ax.locator_params(axis="x", nbins=4)
-    style.legend_below(figure)
-    return figure
+    """Return the place of the k-th group within a row, from -0.4 to 0.4."""
+    return 0.8 * ((k + 0.5) / count - 0.5)
 
 
 def _name_rows(ax: Axes, labels: list[object]) -> None:
     """Name the rows, first on top, and draw lines between them."""
     ax.set_yticks(range(len(labels)), [style.no_math(label) for label in labels])
-    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.set_ylim(max(len(labels), 1) - 0.5, -0.5)
     ax.grid(visible=False, axis="y")
     for place in range(1, len(labels)):
         ax.axhline(place - 0.5, color="#DDDDDD", lw=0.8)

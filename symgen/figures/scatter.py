@@ -43,9 +43,9 @@ def plot_scatter(
             style.marker_of(name, k),
             color=style.color_of(name, k),
             label=None if name is None else f"{style.label_of(name)} ({len(rows):,})",
-            alpha=0.65 if len(known) < 300 else 0.4,
+            alpha=0.5,
             mew=0,
         )
     ax.set(xlabel=xlabel, ylabel=style.label_of(y))
-    style.legend_above(ax, markerscale=1.4)
+    style.legend_above(ax)
     return ax

@@ -55,7 +55,7 @@ LINES = ("-", "--", "-.", ":")
 # Of ORs and of non-generalizable strength.
 HATCH = "///"
 # Words and meaning of the quantities that `measure` knows by a short name.
-QUANTITIES = {
+QUANTITIES: dict[Any, tuple[str, str]] = {
     "H": ("generalization power H", "generalizable"),
     "H_low": ("H, orders 1 and 2", "low"),
     "H_high": ("H, orders 6 to 10", "high"),
@@ -116,13 +116,11 @@ def no_math(text: object) -> str:
 
 def label_of(name: object) -> str:
     """Return the words for a quantity, or else the name itself, drawn literally."""
-    if isinstance(name, str) and name in QUANTITIES:
-        return QUANTITIES[name][0]
-    return no_math(name)
+    return QUANTITIES[name][0] if name in QUANTITIES else no_math(name)
 
 
 def _meaning_of(name: object) -> str:
-    if isinstance(name, str) and name in QUANTITIES:
+    if name in QUANTITIES:
         return QUANTITIES[name][1]
     return "network" if name is None else str(name).removesuffix(" level")
 
@@ -203,11 +201,11 @@ def legend_below(figure: Figure) -> None:
         )
 
 
-def legend_above(ax: Axes, **look: Any) -> None:
+def legend_above(ax: Axes) -> None:
     """Draw the legend of a panel above it; nothing if the panel has no labels."""
     _, labels = ax.get_legend_handles_labels()
     if labels:
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=_columns(labels), **look)
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=_columns(labels))
 
 
 def note(ax: Axes, text: str) -> None:

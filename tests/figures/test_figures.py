@@ -177,6 +177,9 @@ def test_an_empty_panel_says_why():
     rows.loc[rows["orders"] == "high", ["mean", "low", "high"]] = np.nan
     low, high = figures.plot_estimates(rows, "group", "orders").axes
     assert not texts(low.texts) and texts(high.texts) == ["undefined in all 6 rows"]
+    for draw in (figures.plot_estimates, figures.plot_repeats):
+        [ax] = draw(rows.assign(value=rows["mean"])[:0]).axes
+        assert texts(ax.texts) == ["not measured"]
     ax = figures.plot_spectrum(torch.zeros(2, 4))
     assert texts(ax.texts) == ["no salient interaction"]
     dots = pd.DataFrame({"H": [], "gap": []})
