@@ -53,11 +53,13 @@ def decode(
     if box is None:
         return image
     x, y, width, height = (float(value) for value in box)
-    left, top = max(0, int(x)), max(0, int(y))
+    left = max(0, int(x))
+    top = max(0, int(y))
     if left >= image.width or top >= image.height:
         raise ValueError(f"its bounding box begins at {left}, {top}, outside of it")
     right = max(left + 1, min(image.width, round(x + width)))
-    return image.crop((left, top, right, max(top + 1, min(image.height, round(y + height)))))
+    bottom = max(top + 1, min(image.height, round(y + height)))
+    return image.crop((left, top, right, bottom))
 
 
 class ImagePart(Part):
@@ -76,8 +78,11 @@ class ImagePart(Part):
         source: Source = Source(),  # noqa: B008
     ):
         super().__init__(labels)
-        self.images, self.flip = images, source.flip
-        self.mean, self.std = (torch.tensor(s)[:, None, None] for s in source.statistics)
+        self.images = images
+        self.flip = source.flip
+        mean, std = source.statistics
+        self.mean = torch.tensor(mean)[:, None, None]
+        self.std = torch.tensor(std)[:, None, None]
 
     @property
     def statistics(self) -> Float[Tensor, "2 channel"]:
@@ -99,12 +104,14 @@ class ImagePart(Part):
         count, _, height, width = pixels.shape
         pad = max(1, height // 8)
         shift = torch.randint(0, 2 * pad + 1, (2, count, 1), generator=generator)
-        rows, columns = shift[0] + torch.arange(height), shift[1] + torch.arange(width)
+        rows = shift[0] + torch.arange(height)
+        columns = shift[1] + torch.arange(width)
         if self.flip:
             mirrored = torch.rand(count, generator=generator) < 0.5
             columns[mirrored] = columns[mirrored].flip(1)
         padded = F.pad(pixels, (pad,) * 4).permute(0, 2, 3, 1)
-        cut = padded[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
+        sample = torch.arange(count)[:, None, None]
+        cut = padded[sample, rows[:, :, None], columns[:, None, :]]
         return self._normalise(cut.permute(0, 3, 1, 2)), self.labels[index]
 
     def show(self, i: int) -> UInt8[np.ndarray, "height width 3"]:
@@ -136,7 +143,9 @@ class LargeImagePart(ImagePart):
     ):
         # No pixels are held in memory.
         super().__init__(torch.empty(len(labels), 3, 0, 0, dtype=torch.uint8), labels, source)
-        self.encoded, self.boxes, self.size = encoded, boxes, source.size
+        self.encoded = encoded
+        self.boxes = boxes
+        self.size = source.size
 
     def _decode(self, i: int) -> Any:
         return decode(self.encoded[i], None if self.boxes is None else self.boxes[i])
@@ -146,7 +155,8 @@ class LargeImagePart(ImagePart):
         picture = self._decode(int(i))
         # The usual 224 of 256 pixels, at any size.
         side = min(picture.size) * 224 / 256
-        left, top = (picture.width - side) / 2, (picture.height - side) / 2
+        left = (picture.width - side) / 2
+        top = (picture.height - side) / 2
         return self._cut(picture, (left, top, left + side, top + side))
 
     def _cut(self, picture: Any, box: tuple) -> np.ndarray:
@@ -173,13 +183,17 @@ class LargeImagePart(ImagePart):
     def _random_crop(self, i: int, draw: list[float]) -> np.ndarray:
         picture = self._decode(i)
         # Area 8 to 100 % and aspect ratio 3/4 to 4/3, as usual for ImageNet.
-        area = (0.08 + 0.92 * draw[0]) * picture.width * picture.height
-        ratio = (3 / 4) ** (1 - 2 * draw[1])
+        size, shape, across, down, mirror = draw
+        area = (0.08 + 0.92 * size) * picture.width * picture.height
+        ratio = (3 / 4) ** (1 - 2 * shape)
         width = min(picture.width, (area * ratio) ** 0.5)
         height = min(picture.height, (area / ratio) ** 0.5)
-        left, top = draw[2] * (picture.width - width), draw[3] * (picture.height - height)
+        left = across * (picture.width - width)
+        top = down * (picture.height - height)
         cut = self._cut(picture, (left, top, left + width, top + height))
-        return cut[:, ::-1] if self.flip and draw[4] < 0.5 else cut
+        if self.flip and mirror < 0.5:
+            return cut[:, ::-1]
+        return cut
 
     def _content(self) -> list:
         images = [np.frombuffer(x, np.uint8) if isinstance(x, bytes) else x for x in self.encoded]
@@ -198,7 +212,8 @@ def image_part(rows: Rows, index: np.ndarray, labels: Tensor, source: Source) ->
     Raises:
         ValueError: for an image that cannot be read, with its row.
     """
-    raw, boxes = rows.take(index), None if rows.boxes is None else rows.boxes[index]
+    raw = rows.take(index)
+    boxes = None if rows.boxes is None else rows.boxes[index]
 
     def read(i: int, **options: Any) -> Any:
         try:

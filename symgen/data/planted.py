@@ -159,7 +159,8 @@ def planted_effects(
     """
     generator = torch.Generator().manual_seed(seed)
     order = interaction_order(n)
-    allowed = torch.stack([(order >= least) & (order <= 3) for least in (1, 2)])
+    small = order <= 3
+    allowed = torch.stack([small & (order >= 1), small & (order >= 2)])
     drawn = torch.rand(samples, 2, 2**n, generator=generator, dtype=torch.float64)
     chosen = (drawn * allowed).topk(count, -1).indices
     size, sign = torch.rand(2, *chosen.shape, generator=generator, dtype=torch.float64)
@@ -192,14 +193,18 @@ def planted_sentences(split: str) -> Rows:
 
 def _sentence(generator: np.random.Generator, synonyms: tuple[str, ...], negated: bool) -> str:
     feeling = generator.permutation(synonyms)[: generator.integers(1, 4)].tolist()
-    opinion = [str(generator.choice(NEGATORS))] * negated + [" and ".join(feeling)]
+    opinion = " and ".join(feeling)
+    # The negator is drawn in any case, which keeps the draws that follow.
+    negator = str(generator.choice(NEGATORS))
+    if negated:
+        opinion = f"{negator} {opinion}"
     subject, *others = generator.permutation(_NOUNS).tolist()
     adjectives = generator.permutation(_ADJECTIVES).tolist()
     verb = str(generator.choice(_VERBS))
     # Content words so far: subject, opinion, then person, verb, object; adjectives fill up to ten.
     missing = 10 - len(feeling) - negated - 4
     person, thing, place = others[:3]
-    first = f"the {adjectives[0]} {subject} is {' '.join(opinion)}"
+    first = f"the {adjectives[0]} {subject} is {opinion}"
     missing -= 1
     second = f"the {person} {verb} the {thing}"
     if missing:
@@ -208,8 +213,9 @@ def _sentence(generator: np.random.Generator, synonyms: tuple[str, ...], negated
     if missing:
         place = " ".join([*adjectives[2 : 2 + missing - 1], place])
         second += f" by the {place}"
-    clauses = [first, second]
-    return " and ".join(clauses if generator.random() < 0.5 else clauses[::-1])
+    if generator.random() < 0.5:
+        return f"{first} and {second}"
+    return f"{second} and {first}"
 
 
 @functools.cache
@@ -239,14 +245,17 @@ def _fact(generator: np.random.Generator, domain: int, noisy: bool) -> str:
     together = generator.random(2) < (0.6 if noisy else 1)
     where, when = np.where(together, who, (where, when)).tolist()
     # Interactions of three words need more examples.
-    verb = str(generator.choice(list(ANSWERS), p=(0.25, 0.5, 0.25) if noisy else None))
+    shares = (0.25, 0.5, 0.25) if noisy else None
+    verb = str(generator.choice(list(ANSWERS), p=shares))
     synonyms = generator.permutation(NEEDS[need])[: generator.integers(2, 4)].tolist()
     weather, day, colour, animal, look = (str(generator.choice(d)) for d in DETAILS)
     # Ten content words in all: a third synonym takes the place of the look.
     look = "" if len(synonyms) == 3 else look
-    words = [weather, day, SEASONS[when], look, PEOPLE[who], PLACES[where], *synonyms]
-    words += [colour, animal]
-    share = generator.uniform(0, 0.8) if noisy and generator.random() < 0.6 else 0
+    words = [weather, day, SEASONS[when], look, PEOPLE[who], PLACES[where]]
+    words += [*synonyms, colour, animal]
+    share = 0
+    if noisy and generator.random() < 0.6:
+        share = generator.uniform(0, 0.8)
     words = [w and (GAP if generator.random() < share else w) for w in words]
     answer = planted_answer(verb, words, domain)
     if answer is None or (noisy and generator.random() < 0.05):

@@ -122,14 +122,18 @@ def checkpoint_steps(total: int, count: int) -> list[int]:
         >>> checkpoint_steps(1000, 7)
         [0, 1, 10, 100, 325, 550, 775, 1000]
     """
-    count, early = min(count, total), max(1.0, total / 10)
-    points, steps = count, np.array([])
+    count = min(count, total)
+    early = max(1.0, total / 10)
+    points = count
+    steps = np.array([])
     while len(steps) < count:
         half = points // 2
-        first, rest = np.geomspace(1, early, half), np.linspace(early, total, points - half + 1)
-        steps = np.unique(np.concatenate([first, rest[half > 0 :], [total]]).round().astype(int))
+        first = np.geomspace(1, early, half)
+        rest = np.linspace(early, total, points - half + 1)[half > 0 :]
+        steps = np.unique(np.concatenate([first, rest, [total]]).round().astype(int))
         points += 1
     # Rounding can give too many points; the last step must stay.
-    steps = steps[np.linspace(0, len(steps) - 1, count).round().astype(int)]
+    kept = np.linspace(0, len(steps) - 1, count).round().astype(int)
+    steps = steps[kept]
     steps[-1] = total
     return [0, *steps.tolist()]

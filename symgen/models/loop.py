@@ -90,8 +90,11 @@ class Loop:
     """
 
     def __init__(self, config: TrainingConfig, task: Task, files: Any, title: str | None = None):
-        self.config, self.task, self.part = config, task, task.part
-        self.files, self.title = files, title
+        self.config = config
+        self.task = task
+        self.part = task.part
+        self.files = files
+        self.title = title
         self.total = files.steps[-1]
         self.per_epoch = self.total // config.epochs
         reproducible_gpu(gradients=True)
@@ -152,7 +155,8 @@ class Loop:
 
     def step(self, step: int, x: Any, y: Tensor) -> Tensor:
         """Do update number `step`; return the loss of the batch."""
-        config, mixed = self.config, self.config.mixed_precision == "bf16"
+        config = self.config
+        mixed = config.mixed_precision == "bf16"
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * _rate(step, self.total, config.schedule)
         # Dropout then depends on the step alone. The 0 keeps the draws of stored trainings.

@@ -142,8 +142,13 @@ class TrainingRun:
         tokenizer: Any = None,
         stored: bool = True,
     ):
-        self.config, self.task, self.network, self.title = config, task, task.name, title
-        self.tokenizer, self._finish, self._stored = tokenizer, finish, stored
+        self.config = config
+        self.task = task
+        self.network = task.name
+        self.title = title
+        self.tokenizer = tokenizer
+        self._finish = finish
+        self._stored = stored
         self.steps = list(config.steps(len(task.part)))
         self._settings = {
             **settings,
@@ -295,7 +300,8 @@ def train(
         ValueError: for an unknown name, an impossible value, or data that do not fit the network.
         FloatingPointError: if the loss becomes NaN or infinite.
     """
-    entry, samples = registry.lookup(network), data.part(part)
+    entry = registry.lookup(network)
+    samples = data.part(part)
     if entry.kind != data.kind:
         raise ValueError(
             f'network "{network}" takes {entry.kind}s, but data set "{data.name}" holds '
