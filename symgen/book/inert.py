@@ -19,9 +19,10 @@ ATTRIBUTES = {
     "td": {"colspan", "rowspan"},
     "th": {"colspan", "rowspan", "scope"},
 }
-# Control characters, and sequences that set the title of a terminal; not \x1b[...m, a color.
+# Control characters, and sequences that set the title of a terminal; not \x1b[...m, a color, and others that
+# the page drops itself.
 CONTROL = re.compile(
-    r"\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|\x1b(?!\[[\d;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
+    r"\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|\x1b(?!\[[\d;]*[A-Za-z])|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
 )
 # A browser runs nothing in a picture, not even in an SVG.
 PICTURE = re.compile(r"data:image/(png|jpeg|svg\+xml);base64,[\w+/=\s]+")

@@ -62,7 +62,8 @@ def check_writable(folder: Path, what: str) -> None:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise BookError(
-            f"{what} {folder} cannot be written to ({error.strerror}); name another folder"
+            f"{what} {folder} cannot be written to ({error.strerror}); "
+            "change its permissions, or name another folder"
         ) from None
 
 

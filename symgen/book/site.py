@@ -20,7 +20,7 @@ from docutils import nodes
 
 from symgen.book import editions, inert, notebooks, pages
 from symgen.book.notebooks import BookError
-from symgen.book.run import KERNEL
+from symgen.book.run import KERNEL, check_writable
 from symgen.figures.style import WEB
 from symgen.storage import fingerprint
 
@@ -62,6 +62,7 @@ def build(book: Path, edition: str | None = None, folder: Path | None = None) ->
         shown = editions.edition_folder(book, edition)
     sources = [shown, editions.edition_folder(book, "quick")]
     work = built / "site-work"
+    check_writable(built, "The folder")
     # Warnings are errors.
     command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()"]
     command += ["build", "-W", "-n", "--keep-going", "--path-output", str(work), str(book)]
