@@ -64,7 +64,9 @@ def plot_curves(
         _draw_panel(ax, names, parts, x, group, groups)
         style.note_if_empty(ax, pd.concat(parts)["value"].to_numpy())
         _mark_phases(ax, phases)
-    _scale(axes[0], drawn[x].to_numpy(), log if log is not None else x in ("step", "epoch"))
+    if log is None:
+        log = x in ("step", "epoch")
+    _scale(axes[0], drawn[x].to_numpy(), log)
     axes[-1].set_xlabel(style.label_of(x))
     style.legend_below(figure)
     return figure
@@ -107,8 +109,16 @@ def _draw_line(
     means = style.mean_intervals(rows, [x], "value").sort_values(x)
     color = style.color_of(name, k)
     marker = style.marker_of(name, k) if line == "-" else ""
-    ax.plot(means[x], means["mean"], color=color, ls=line, marker=marker, label=label)
-    ax.fill_between(means[x], means["low"], means["high"], color=color, alpha=0.16, lw=0)
+    steps = means[x]
+    ax.plot(steps, means["mean"], color=color, ls=line, marker=marker, label=label)
+    ax.fill_between(
+        steps,
+        means["low"],
+        means["high"],
+        color=color,
+        alpha=0.16,
+        lw=0,
+    )
 
 
 def _mark_phases(ax: Axes, phases: Any) -> None:

@@ -93,7 +93,8 @@ def plot_sorted(models: Mapping[str, Interactions], ax: Axes | None = None) -> A
         rank = range(1, len(middle) + 1)
         color = style.color_of(label, i)
         line = style.LINES[i % 4]
-        ax.plot(rank, middle, line, color=color, label=style.no_math(label), lw=2)
+        words = style.no_math(label)
+        ax.plot(rank, middle, line, color=color, label=words, lw=2)
         ax.fill_between(rank, low, high, color=color, alpha=0.18, lw=0)
     ax.axhline(
         SALIENT_SHARE,
