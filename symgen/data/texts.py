@@ -235,7 +235,13 @@ def train_tokenizer(
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-    normalizer, splitter = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    if size is not None and size < 200:
+        raise ValueError(
+            f"tokenizer={size}: a vocabulary needs at least 200 entries, for special tokens, "
+            "letters and some words"
+        )
+    normalizer = normalizers.BertNormalizer()
+    splitter = pre_tokenizers.BertPreTokenizer()
     counts: Counter[str] = Counter()
     for text in texts:
         found = splitter.pre_tokenize_str(normalizer.normalize_str(text))
@@ -245,30 +251,29 @@ def train_tokenizer(
         for length in range(2, min(7, len(word))):
             parts[word[:length]] += count
             parts[f"##{word[-length:]}"] += count
-    letters = sorted({letter for word in counts for letter in word})[: size and size // 3]
-    tokens = [*special, *letters, *(f"##{letter}" for letter in letters)]
+    letters = sorted(set("".join(counts)))
     if size is not None:
-        if size < 200:
-            raise ValueError(
-                f"tokenizer={size}: a vocabulary needs at least 200 entries, for special tokens, "
-                "letters and some words"
-            )
-        words, pieces = size - len(tokens) - size // 8, size // 8
+        letters = letters[: size // 3]
+        pieces = size // 8
+        words = size - len(special) - 2 * len(letters) - pieces
+    tokens = [*special, *letters, *(f"##{letter}" for letter in letters)]
     tokens = list(dict.fromkeys([*tokens, *_most_frequent(counts, words)]))
     for token in tokens:
         parts.pop(token, None)
     tokens = [*tokens, *_most_frequent(parts, pieces)][:size]
     made = Tokenizer(models.WordPiece({t: i for i, t in enumerate(tokens)}, unk_token="[UNK]"))
-    made.normalizer, made.pre_tokenizer = normalizer, splitter
+    made.normalizer = normalizer
+    made.pre_tokenizer = splitter
     made.decoder = decoders.WordPiece()
-    single, pair = "[BOS] $A", "[BOS] $A $B"
+    single = "[BOS] $A"
+    pair = "[BOS] $A $B"
     if "[CLS]" in special:
-        single, pair = "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"
+        single = "[CLS] $A [SEP]"
+        pair = "[CLS] $A [SEP] $B:1 [SEP]:1"
     around = [(t, made.token_to_id(t)) for t in special if t in single]
     made.post_processor = processors.TemplateProcessing(single, pair, around)
-    return import_transformers().PreTrainedTokenizerFast(
-        tokenizer_object=made, **{f"{token[1:-1].lower()}_token": token for token in special}
-    )
+    names = {f"{token[1:-1].lower()}_token": token for token in special}
+    return import_transformers().PreTrainedTokenizerFast(tokenizer_object=made, **names)
 
 
 def _most_frequent(counts: Counter[str], size: int) -> list[str]:
@@ -288,10 +293,12 @@ def split_texts(name: str) -> dict[str, list[str]]:
     splits = open_splits(name)
     held = next((s for s in HELD_OUT if s in splits), None)
     if held and len(splits) > 1:
-        train, test = load_texts(name, "train"), load_texts(name, held)
+        train = load_texts(name, "train")
+        test = load_texts(name, held)
     else:
         whole = load_texts(name)
-        train, test = [t for i, t in enumerate(whole) if i % 5], whole[::5]
+        train = [text for i, text in enumerate(whole) if i % 5]
+        test = whole[::5]
     seen = set(train)
     test = [text for text in test if text not in seen]
     return {"target": train[::2], "baseline": train[1::2], "test": test}
@@ -304,6 +311,11 @@ def beginning(tokenizer: Any) -> list[int]:
     return encoded["input_ids"][:before]
 
 
+def ending(tokenizer: Any) -> list[int]:
+    """Return the token that ends a text, or none if the tokenizer has no such token."""
+    return [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+
+
 def pieces_of(
     texts: Sequence[str], tokenizer: Any, length: int = 128, tail: int = 0
 ) -> list[tuple[Tensor, int]]:
@@ -314,12 +326,12 @@ def pieces_of(
     Args:
         texts: long ones are cut, and each ends with the end token of the tokenizer.
         tokenizer: tokenizer of the model.
-        length: largest number of tokens per piece; 2 or more besides those of `beginning`.
+        length: largest number of tokens per piece, with those of `beginning`.
         tail: if above 0, the loss is that of the last `tail` words alone, and only the end of a
             long text is kept.
 
     Raises:
-        ValueError: if a piece is too short for two tokens of the text.
+        ValueError: if a piece is too short for a token that can be predicted.
     """
     start = beginning(tokenizer)
     room = length - len(start)
@@ -328,14 +340,13 @@ def pieces_of(
             f"length={length}: a piece holds {len(start)} special tokens before the text; expected "
             f"at least {max(2, len(start) + 1)}"
         )
-    end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
     encoded = tokenizer(list(texts), **options)
     found = []
     for text, ids, offsets in zip(
         texts, encoded["input_ids"], encoded["offset_mapping"], strict=True
     ):
-        ids = ids + end
+        ids = ids + ending(tokenizer)
         first = 0
         if tail:
             begin = len(text) - len(" ".join(text.split(" ")[-tail:]))
@@ -369,15 +380,18 @@ def instructions_of(
     for row in rows:
         question = "\n".join(filter(None, (row["instruction"], row.get("input"))))
         if getattr(tokenizer, "chat_template", None):
+            # The template also puts the special tokens before the text.
             message = [{"role": "user", "content": question}]
-            prompt = tokenizer.apply_chat_template(
+            question = tokenizer.apply_chat_template(
                 message, add_generation_prompt=True, tokenize=False
             )
-            before = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+            before = []
         else:
-            before = tokenizer(f"{question}\n")["input_ids"]
-        answer = tokenizer(row["output"], add_special_tokens=False)["input_ids"]
-        ids = [*before, *answer, *([tokenizer.eos_token_id] if tokenizer.eos_token_id else [])]
+            question += "\n"
+            before = beginning(tokenizer)
+        both = tokenizer([question, row["output"]], add_special_tokens=False)["input_ids"]
+        before = before + both[0]
+        ids = before + both[1] + ending(tokenizer)
         if len(before) < length:
             found.append((torch.tensor(ids[:length]), len(before)))
     if not found:

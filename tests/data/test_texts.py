@@ -1,5 +1,7 @@
 """Texts: planted ones, their parts and pieces, and tokenizers."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -186,6 +188,11 @@ def test_instructions(tokenizer):
     rows = [{"instruction": "take", "input": "the rope", "output": "long boat"}]
     (ids, first), *_ = instructions_of(rows, tokenizer)
     assert tokenizer.decode(ids[first:], skip_special_tokens=True) == "long boat"
+    assert ids[0] == tokenizer.bos_token_id and ids[-1] == tokenizer.eos_token_id
+    first_token = copy.deepcopy(tokenizer)
+    first_token.eos_token = first_token.pad_token
+    (ids, _), *_ = instructions_of(rows, first_token)
+    assert ids[-1] == first_token.eos_token_id == 0
     with pytest.raises(ValueError, match="no answer begins within 2 tokens"):
         instructions_of(rows, tokenizer, length=2)
     tokenizer.chat_template = "{% for m in messages %}user {{ m.content }} sailor {% endfor %}"
