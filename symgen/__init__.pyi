@@ -1,15 +1,13 @@
 from .book.chapter import Chapter as Chapter
 from .data.datasets import load_dataset as load_dataset
-from .data.prompts import draw_prompts as draw_prompts
 from .interactions import Interactions as Interactions
-from .masking.hooks import Inputs as Inputs
 from .masking.mask_values import (
     mean_embedding as mean_embedding,
     mean_feature as mean_feature,
     token_embedding as token_embedding,
 )
 from .masking.outputs import extract as extract, masked_outputs as masked_outputs
-from .masking.prompts import Prompt as Prompt
+from .masking.prompts import Prompt as Prompt, draw_prompts as draw_prompts
 from .masking.variables import draw_patches as draw_patches, draw_words as draw_words
 from .method.generalization import (
     chance_level as chance_level,

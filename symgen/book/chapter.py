@@ -153,7 +153,13 @@ class Chapter:
         return Shown(frame.to_string(index=False, max_rows=30), pages.table(frame))
 
     def claim(
-        self, name: str, contrasts: Sequence[Any], setting: str = "", unit: str = "trainings"
+        self,
+        name: str,
+        contrasts: Sequence[Any],
+        setting: str = "",
+        unit: str = "trainings",
+        accuracy: float | None = None,
+        near_chance: bool = False,
     ) -> Shown:
         """Judge a claim, record the result in the table ``claims``, and return its box.
 
@@ -162,6 +168,8 @@ class Chapter:
             contrasts: result of a rule of `symgen.method.claims`; those with side 0 are controls.
             setting: network and data in words.
             unit: what is repeated, "trainings" or "prompts".
+            accuracy: mean test accuracy of the networks.
+            near_chance: whether they learned nothing; then there is no verdict.
 
         Returns:
             A box with all settings so far; settings with fewer than two measurements are omitted;
@@ -170,19 +178,22 @@ class Chapter:
         Raises:
             ValueError: for an unknown claim.
         """
-        from symgen.method.claims import verdict
+        from symgen.method.claims import verdict, without_verdict
 
         about = pages.claims_of_paper(notebooks.book_folder())
         if name not in about.index:
             raise notebooks.unknown("claim", name, about.index)
         preset = self.parameters.get("preset", "quick")
-        if max((len(one.values) for one in contrasts if one.side), default=0) >= 2:
+        if near_chance:
+            setting += ", near chance: no verdict"
+            contrasts = without_verdict(contrasts)
+        if near_chance or max((len(one.values) for one in contrasts if one.side), default=0) >= 2:
             self._claims[name, setting] = pd.DataFrame(
                 {
                     "claim": name, "setting": setting, "label": one.label,
                     **one.interval._asdict(), "side": one.side, "margin": one.margin,
                     "unit": one.unit, "repetitions": len(one.values), "of": unit,
-                    "row": one.verdict, "verdict": verdict(contrasts),
+                    "row": one.verdict, "verdict": verdict(contrasts), "accuracy": accuracy,
                 }
                 for one in contrasts
             )  # fmt: skip
@@ -207,10 +218,16 @@ class Chapter:
             unit: what is repeated.
         """
         from symgen.method import claims
+        from symgen.method.training_curves import last, learned
 
         box = Shown("", "")
         for setting, case in cases.items():
-            box = self.claim(name, getattr(claims, name)(case), setting, unit)
+            known = set(case["quantity"]) if isinstance(case, pd.DataFrame) else set()
+            about = {}
+            if {"test_accuracy", "guessing"} <= known:
+                about = {"accuracy": last(case, "test_accuracy").mean()}
+                about["near_chance"] = not learned(case)
+            box = self.claim(name, getattr(claims, name)(case), setting, unit, **about)
         return box
 
     def results(self, table: str) -> pd.DataFrame:

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,13 +70,6 @@ class Network:
             return self.logits(features, len(features))
         with replaced(self.model, self.layer, features):
             return self.logits(inputs, len(features))
-
-
-class Inputs(NamedTuple):
-    """Kept until no caller is left."""
-
-    x: Any
-    y: Any
 
 
 def unwrapped(model: Any) -> Any:

@@ -37,9 +37,9 @@ from symgen.method.generalization import (
     transfer,
     uncancelled,
 )
-from symgen.method.removal import REMOVED, closure
+from symgen.method.removal import REMOVED, SMALL_GAP, closure
 from symgen.method.statistics import Interval, array, interval
-from symgen.method.training_curves import curves, last, peak, since_t2
+from symgen.method.training_curves import curves, last, peak, rescaled, since_t2
 from symgen.transforms import count_variables, moebius
 
 # One entry per training; or those of one language model, one per prompt.
@@ -124,6 +124,11 @@ def control(label: str, values: Any, unit: str = "") -> Contrast:
     return Contrast(label, values, 0, unit=unit)
 
 
+def without_verdict(contrasts: Sequence[Contrast]) -> list[Contrast]:
+    """Return the same numbers as controls, such as those of networks that learned nothing."""
+    return [dataclasses.replace(one, side=0) for one in contrasts]
+
+
 def _moves(
     table: pd.DataFrame, quantity: str, side: int = 1, by: str | None = None
 ) -> tuple[pd.Series, pd.Series]:
@@ -158,12 +163,29 @@ def _lead(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _nulls(table: pd.DataFrame) -> list[Contrast]:
-    """Return controls: H after training minus H with other baselines, as far as measured."""
-    words = {"chance": "its chance level", "untrained": "H with untrained baselines",
-             "other_class": "H for another class"}  # fmt: skip
-    present = [name for name in words if (table["quantity"] == name).any()]
-    ahead = {name: last(table, "H") - last(table, name) for name in present}
-    return [control(f"H minus {words[k]}, last checkpoint", x) for k, x in ahead.items()]
+    """Return controls after training, as far as they were measured."""
+    words = {
+        "chance": "its chance level",
+        "other_sample": "H with another sample's interactions",
+        "untrained": "H with untrained baselines",
+        "other_class": "H for another class",
+    }
+    known = set(table["quantity"])
+    rows = []
+    for name, word in words.items():
+        if name in known:
+            ahead = last(table, "H") - last(table, name)
+            rows.append(control(f"H minus {word}, last checkpoint", ahead))
+    if "untrained_chance" in known:
+        # Untrained baselines have a chance level of their own.
+        null = last(table, "untrained") - last(table, "untrained_chance")
+        rows.append(
+            control("H above chance, minus the same untrained", last(table, "excess") - null)
+        )
+    if "agreement" in known:
+        agree = last(table, "agreement") - 0.5
+        rows.append(control("signs that agree, of those salient in both, minus 1/2", agree))
+    return rows
 
 
 def _salient_share(inter: Interactions) -> Tensor:
@@ -283,7 +305,17 @@ def low_orders(table: pd.DataFrame) -> list[Contrast]:
     main = Contrast(f"{label}, after training", ahead.iloc[:, -1], 1, SHARE)
     before = control(f"{label}, before training", ahead.iloc[:, 0])
     above = control(ABOVE, last(table, "excess_low") - last(table, "excess_rest"))
-    return [main, before, above, *_rest_lead(table), *_nulls(table)]
+    share = control("share of strength at orders from 6 on", _share_from(table, 6))
+    return [main, before, above, share, *_rest_lead(table), *_nulls(table)]
+
+
+def _share_from(table: pd.DataFrame, order: int) -> pd.Series:
+    """Return the share of salient strength from an order on, at the last checkpoint, by seed."""
+    rows = table[(table["quantity"] == "spectrum") & (table["step"] == table["step"].max())]
+    size = rows.assign(value=rows["value"].abs())
+    total = size.groupby("seed")["value"].sum()
+    high = size[size["order"] >= order].groupby("seed")["value"].sum()
+    return high.reindex(total.index, fill_value=0.0) / total
 
 
 def pair_low_orders(target: Interactions, baselines: Effects) -> list[Contrast]:
@@ -294,6 +326,17 @@ def pair_low_orders(target: Interactions, baselines: Effects) -> list[Contrast]:
     return [main, *_leads(target, baselines)]
 
 
+def _turns_above_chance(table: pd.DataFrame) -> list[Contrast]:
+    """Return as controls how H above chance turns, as a difference and as a share."""
+    table = rescaled(table)
+    rows = []
+    for quantity, word in (("excess", "excess"), ("above", "(H - chance) / (1 - chance)")):
+        for one in _turn(table, quantity, 1, 0):
+            label = one.label.replace(quantity, word, 1)
+            rows.append(control(f"above chance: {label}", one.values))
+    return rows
+
+
 def count(table: pd.DataFrame) -> list[Contrast]:
     """Finding 1: N falls, then rises (Eq. 9, 10)."""
     return _turn(table, "N", -1, COUNT, "of the mean N", curves(table, "N").mean(axis=1))
@@ -301,16 +344,18 @@ def count(table: pd.DataFrame) -> list[Contrast]:
 
 def power(table: pd.DataFrame) -> list[Contrast]:
     """Finding 2: H rises, then falls (Eq. 8)."""
-    above = [control(f"above chance: {c.label}", c.values) for c in _turn(table, "excess", 1, 0)]
-    return _turn(table, "H", 1, SHARE) + above + _nulls(table)
+    return _turn(table, "H", 1, SHARE) + _turns_above_chance(table) + _nulls(table)
 
 
 def gap(table: pd.DataFrame) -> list[Contrast]:
-    """Finding 3: while H falls after its peak, the loss gap widens."""
-    _, widens = _moves(table, "gap", by="H")
+    """Finding 3: the loss gap widens while H falls after its peak, and mostly then."""
+    before, widens = _moves(table, "gap", by="H")
     wider = Contrast("loss gap, peak of H to last checkpoint", widens, 1, NATS, "nats")
-    final = control("loss gap, last checkpoint", last(table, "gap"), "nats")
-    return [_turn(table, "H", 1, SHARE)[1], wider, final]
+    final = last(table, "gap")
+    opened = widens.where(final > SMALL_GAP) / (before + widens)
+    label = "share of the opening of the gap that follows the peak of H, minus 1/2"
+    rows = [_turn(table, "H", 1, SHARE)[1], wider, Contrast(label, opened - 0.5, 1, SHARE)]
+    return [*rows, control("loss gap, last checkpoint", final, "nats")]
 
 
 def untrained_orders(table: pd.DataFrame) -> list[Contrast]:
@@ -393,12 +438,19 @@ def shared_signs(target: Interactions, baselines: Effects) -> list[Contrast]:
 
 
 def sft_orders(table: pd.DataFrame) -> list[Contrast]:
-    """Fig. 12, App. P: in fine-tuning, strength of low orders grows, and of high orders shrinks."""
+    """Fig. 12, App. P: in fine-tuning, strength of low orders grows, and of high orders shrinks.
+
+    With fewer than six variables there are no high orders, and nothing is judged.
+    """
     groups = {"low": ("orders 1-2", 1), "high": ("orders from 6 on", -1), "middle": ("3-5", 0)}
-    label, names = "change of salient strength", [f"strength_{k}" for k in groups]
-    changes = [last(table, k) - _first(table, k) for k in names]
-    rows = zip(groups.values(), changes, strict=True)
-    return [Contrast(f"{label}, {w}", x, s, ODDS * abs(s), "log odds") for (w, s), x in rows]
+    judged = bool(curves(table, "strength_high").to_numpy().any())
+    rows = []
+    for name, (word, side) in groups.items():
+        change = last(table, f"strength_{name}") - _first(table, f"strength_{name}")
+        side = side if judged else 0
+        label = f"change of salient strength, {word}"
+        rows.append(Contrast(label, change, side, ODDS * abs(side), "log odds"))
+    return rows
 
 
 def sft_share(table: pd.DataFrame) -> list[Contrast]:
@@ -409,10 +461,10 @@ def sft_share(table: pd.DataFrame) -> list[Contrast]:
 
 
 def sft_phase(table: pd.DataFrame) -> list[Contrast]:
-    """App. P: H at the last checkpoint of fine-tuning, minus its peak before."""
+    """App. P: fine-tuning ends in phase 1, so H has not fallen from its peak; it may be level."""
     _, rises = _moves(table, "H")
     label = "H at the last checkpoint, minus its peak between first and last"
-    return [Contrast(label, rises, 1, SHARE)]
+    return [Contrast(label, rises, 1, -SHARE)]
 
 
 def sft_noise(table: pd.DataFrame) -> list[Contrast]:

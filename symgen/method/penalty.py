@@ -77,13 +77,13 @@ class Penalty(Term):
             loss = loss + added
 
     Args:
-        inputs: training samples to penalize on, with x and y.
+        x, target: training samples to penalize on, and their classes; see `masked_outputs`.
         variables: variables of these samples, m each; 2^m masked states run per sample.
         baselines: interactions of one or more baseline networks on the same samples.
         masked: for images, the layer that is masked by its mean feature; see `mean_feature`. For
             texts, the id of the mask token.
         strength: lambda, in nats.
-        samples: number of samples drawn per step; they are neighbours among the inputs.
+        samples: number of samples drawn per step; they are neighbours in x.
         every: the term is added every `every` steps, scaled by `every`.
         states: masked states per sample that gradients go through; 2^m or more takes all.
         random: whether to penalize as much strength of random interactions, as a control.
@@ -94,7 +94,8 @@ class Penalty(Term):
         ValueError: for numbers out of range, or baselines on other samples.
     """
 
-    inputs: Any
+    x: Any
+    target: Tensor
     variables: ImageVariables | TextVariables
     baselines: Interactions | Sequence[Interactions]
     masked: str | int | None = "first_relu"
@@ -109,11 +110,11 @@ class Penalty(Term):
 
     def __post_init__(self) -> None:
         self.baselines = as_list(self.baselines)
-        sizes = [len(x) for x in (self.inputs.y, self.variables, *self.baselines)]
+        sizes = [len(x) for x in (self.target, self.variables, *self.baselines)]
         numbers = self.samples, self.every, self.states
         if len({*sizes}) != 1 or len(sizes) < 3 or min(numbers) < 1 or not self.strength >= 0:
             raise ValueError(
-                f"inputs, variables and baselines have {sizes} samples; samples, every and states "
+                f"target, variables and baselines have {sizes} samples; samples, every and states "
                 f"are {numbers}, strength is {self.strength}; expected one or more baselines, all "
                 "on the same samples, numbers of at least 1, and a strength of at least 0"
             )
@@ -122,7 +123,7 @@ class Penalty(Term):
     def key(self) -> dict[str, Any]:
         """Everything that the term depends on."""
         return {
-            "samples": [self.inputs.x, self.inputs.y, self.variables, self.masked],
+            "samples": [self.x, self.target, self.variables, self.masked],
             "baselines": [b.tensors() for b in self.baselines],
             "settings": [self.strength, self.samples, self.every, self.states, self.random],
             "split": [self.noise, self.tol, self.seed],
@@ -179,8 +180,8 @@ class Penalty(Term):
         if isinstance(self.masked, int):
             value = token_embedding(model, self.masked)
         else:
-            value = mean_feature(model, self.inputs.x, layer=self.masked)
-        return prepare(model, self.inputs.x, self.inputs.y, self.variables, value)
+            value = mean_feature(model, self.x, layer=self.masked)
+        return prepare(model, self.x, self.target, self.variables, value)
 
 
 def lost_share(
@@ -287,10 +288,10 @@ def penalty_of(
     part = study.names[0]
     small = study.changed(n=m, samples=min(pool, len(study.data.part(part))))
     samples, variables = small.drawn(part)
+    baseline = small.interactions(small.trained(1), -1, part)
     return Penalty(
-        samples, variables, small.interactions(small.trained(1), -1, part), study.masked,
-        strength, penalized, every, random=random, noise=study.noise, tol=study.tol,
-        seed=study.seed,
+        samples.x, samples.y, variables, baseline, study.masked, strength, penalized, every,
+        random=random, noise=study.noise, tol=study.tol, seed=study.seed,
     )  # fmt: skip
 
 

@@ -76,8 +76,9 @@ def measure(
         mean_order, orders_low, orders_middle, orders_high, uncancelled, spectrum and
         spectrum_generalizable (by order and sign). At the last checkpoint: excess_low,
         excess_rest, other_sample_low, other_sample_rest, H_similarity, the losses of
-        `removal_losses`, and gap_<part> (by order, log odds): the difference between training and
-        test samples in each of `output_parts`.
+        `removal_losses`, gap_<part> (by order, log odds): the difference between training and
+        test samples in each of `output_parts`; and guessing, the test accuracy up to which a
+        network is near chance.
 
     Raises:
         ValueError: for a study without baselines.
@@ -89,7 +90,35 @@ def measure(
     if nulls:
         parts.append(Part(_nulls, lambda rows: rows["quantity"].isin(NULLS)))
     store = store or Trainings()
-    return store.table("measure", seeded(study, seeds), parts, workers)
+    table = store.table("measure", seeded(study, seeds), parts, workers)
+    return pd.concat([table, _guessing(study, table)], ignore_index=True)
+
+
+def _guessing(study: Study, table: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with the test accuracy that guessing reaches; see `is_near_chance`."""
+    labels = study.data.part("test").labels
+    share = float(labels.bincount().max()) / len(labels)
+    count = min(len(labels), study.training.evaluation_size)
+    bound = share + 2 * math.sqrt(share * (1 - share) / count)
+    ends = table.groupby("seed")["step"].max()
+    rows = [(seed, step, "guessing", None, None, bound) for seed, step in ends.items()]
+    return pd.DataFrame(rows, columns=COLUMNS).astype({"order": float, "sign": object})
+
+
+def learned(table: pd.DataFrame) -> bool:
+    """Return whether the networks of `measure` are clearly better than guessing, on average."""
+    return bool(last(table, "test_accuracy").mean() > last(table, "guessing").mean())
+
+
+def rescaled(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of `measure` with "above": (H - chance) / (1 - chance), per checkpoint.
+
+    It is the share of the possible excess: 1 if H = 1, and 0 at the chance level.
+    """
+    power = curves(table, "H")
+    chance = curves(table, "chance")
+    above = ((power - chance) / (1 - chance)).stack().rename("value").reset_index()
+    return pd.concat([table, above.assign(quantity="above")], ignore_index=True)
 
 
 def checkpoint_values(inter: Interactions, baselines: Sequence[Interactions]) -> dict[str, Tensor]:

@@ -153,12 +153,11 @@ def boundaries(steps: list, power: list, kept: list, lost: list, r: float = 1.0)
 
 def penalty(model: nn.Module, x: Tensor, y: Tensor, patches: Tensor, baselines: list) -> Tensor:
     """Return the penalty on all samples and states, so that nothing is drawn."""
-    from symgen.masking.hooks import Inputs
     from symgen.masking.variables import ImageVariables
     from symgen.method.penalty import Penalty
 
     term = Penalty(
-        Inputs(x, y), ImageVariables(patches, 5), baselines, samples=len(x),
+        x, y, ImageVariables(patches, 5), baselines, samples=len(x),
         states=2 ** patches.shape[1], strength=2.0, tol=TOL,
     )  # fmt: skip
     return term(1, model)

@@ -32,15 +32,14 @@ def test_it_is_the_non_generalizable_share_of_salient_strength(study, term):
     run, part = study.runs[0], study.names[0]
     model = run.load()
     value = float(term(2, model).detach()) / (3.0 * 2)
-    inputs, variables = term.inputs, term.variables
-    mean = symgen.mean_feature(model, inputs.x)
-    inter = symgen.sparsify(symgen.masked_outputs(model, inputs.x, inputs.y, variables, mean))
+    mean = symgen.mean_feature(model, term.x)
+    inter = symgen.sparsify(symgen.masked_outputs(model, term.x, term.target, term.variables, mean))
     g = symgen.transfer(inter, term.baselines)
     assert value == pytest.approx(float(lost_share(inter, g)[0].mean()), abs=2e-3)
     strength = symgen.order_spectrum(inter).abs().sum((1, 2))
     expected = (1 - symgen.generalization_power(inter, g)) * strength.clamp(max=1)
     assert value == pytest.approx(float(expected.mean()), abs=2e-3)
-    assert len(study.data.part(part)) == 40 and len(inputs.y) == 4
+    assert len(study.data.part(part)) == 40 and len(term.target) == 4
 
 
 def test_it_is_left_out_between_and_the_model_keeps_its_mode(study, term):
@@ -76,7 +75,7 @@ def test_drawn_states_stand_for_all_on_average():
 
 def test_a_step_along_the_gradient_lowers_it(study, term):
     model = study.runs[0].load()
-    every = Penalty(term.inputs, term.variables, term.baselines, states=16)
+    every = Penalty(term.x, term.target, term.variables, term.baselines, states=16)
     before = every(1, model)
     before.backward()
     size = sum(float(p.grad.square().sum()) for p in model.parameters()) ** 0.5
@@ -87,18 +86,19 @@ def test_a_step_along_the_gradient_lowers_it(study, term):
 
 
 def test_each_setting_has_its_own_key(study, term):
-    inputs, variables, baselines = term.inputs, term.variables, term.baselines
+    parts = term.x, term.target, term.variables, term.baselines
     given = [{}, {"strength": 2.0}, {"random": True}, {"states": 2}, {"seed": 1}, {"noise": 0.1}]
-    keys = [fingerprint(Penalty(inputs, variables, baselines, **x).key) for x in given]
+    keys = [fingerprint(Penalty(*parts, **x).key) for x in given]
     assert len(set(keys)) == len(keys)
-    assert fingerprint(Penalty(inputs, variables, baselines).key) == keys[0]
+    assert fingerprint(Penalty(*parts).key) == keys[0]
 
 
 @pytest.mark.parametrize(
     "change", [{"samples": 0}, {"every": 0}, {"states": 0}, {"strength": -1.0}, {"baselines": []}]
 )
 def test_impossible_numbers_are_refused(term, change):
-    given = {"inputs": term.inputs, "variables": term.variables, "baselines": term.baselines}
+    names = ("x", "target", "variables", "baselines")
+    given = {name: getattr(term, name) for name in names}
     with pytest.raises(ValueError, match="expected one or more baselines"):
         Penalty(**{**given, **change})
 
