@@ -33,7 +33,7 @@ def seal(page: nbformat.NotebookNode, folder: Path, chapter: str) -> None:
 
 
 def checksum(page: nbformat.NotebookNode) -> str:
-    """Return the fingerprint of a page: its cells, its widgets, and what its run recorded."""
+    """Return the fingerprint of a page: its cells, and what its run recorded."""
     record = {k: v for k, v in page.metadata.get("symgen", {}).items() if k != "page"}
     return fingerprint([page.cells, {**page.metadata, "symgen": record}])
 

@@ -7,8 +7,6 @@ import nh3
 
 #: Types of outputs that a page shows; all others are dropped.
 SHOWN = ("text/plain", "text/html", "image/svg+xml", "image/png", "image/jpeg")
-WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-WIDGET_STATE = "application/vnd.jupyter.widget-state+json"
 TAGS = nh3.ALLOWED_TAGS - {"map", "area"} | {"button", "figure", "figcaption", "input", "label"}
 ATTRIBUTES = {
     "*": {"class", "role", "tabindex", "title"},

@@ -226,9 +226,8 @@ def _tidy(notebook: nbformat.NotebookNode, book: Path) -> dict[str, Any]:
     Returns:
         The record in the output of `Chapter.provenance`, which is removed, too.
     """
-    kept = {k: v for k, v in notebook.metadata.items() if k == "widgets"}
-    kept |= {"kernelspec": KERNEL, "language_info": {"name": "python", "file_extension": ".py"}}
-    notebook.metadata = nbformat.from_dict(kept)
+    language = {"name": "python", "file_extension": ".py"}
+    notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": language})
     record: dict[str, Any] = {}
     for cell in notebook.cells:
         for name in ("papermill", "execution"):
