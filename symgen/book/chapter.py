@@ -223,7 +223,7 @@ class Chapter:
         box = Shown("", "")
         for setting, case in cases.items():
             known = set(case["quantity"]) if isinstance(case, pd.DataFrame) else set()
-            about = {}
+            about: dict[str, Any] = {}
             if {"test_accuracy", "guessing"} <= known:
                 about = {"accuracy": last(case, "test_accuracy").mean()}
                 about["near_chance"] = not learned(case)

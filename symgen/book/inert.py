@@ -17,8 +17,8 @@ ATTRIBUTES = {
     "td": {"colspan", "rowspan"},
     "th": {"colspan", "rowspan", "scope"},
 }
-# Control characters, and sequences that set the title of a terminal; not \x1b[...m, a color, and others that
-# the page drops itself.
+# Control characters, and sequences such as those that set the title of a terminal. A page itself
+# shows \x1b[...m as colors, and drops others of that form.
 CONTROL = re.compile(
     r"\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|\x1b(?!\[[\d;]*[A-Za-z])|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
 )
