@@ -121,7 +121,9 @@ def decisive(rows: pd.DataFrame, about: Any) -> tuple[Any, Any]:
     deciding = judged.loc[judged["row"] == rows["verdict"].iloc[0]]
     controls = rows.loc[rows["side"] == 0]
     controls = controls.loc[controls["label"].str.contains(about["control"], regex=False)]
-    contrast = (deciding if len(deciding) else judged).iloc[-1]
+    contrast = rows.iloc[0]  # of networks that learned nothing, no row is judged
+    if len(judged):
+        contrast = (deciding if len(deciding) else judged).iloc[-1]
     return contrast, controls.iloc[0] if about["control"] and len(controls) else None
 
 
@@ -129,10 +131,13 @@ def outcome(rows: pd.DataFrame, about: Any) -> tuple[str, str]:
     """Return the verdict after the decisive control: its kind, and in words.
 
     Returns:
-        "holds", "fails" or "open", twice; or "undone" and words such as "holds, but not above
-        chance", if the control does not lie beyond the margin of the claim.
+        "holds", "fails" or "open", twice. If the control of a claim that holds is not beyond the
+        margin: "undone", and words such as "holds, but not above chance". If nothing was judged:
+        "open" and "no verdict".
     """
     verdict = str(rows["verdict"].iloc[0])
+    if not verdict:
+        return "open", "no verdict"
     contrast, control = decisive(rows, about)
     if verdict != "holds" or control is None:
         return verdict, verdict
@@ -163,13 +168,13 @@ def marked(tag: str, claim: str, preset: str, content: str) -> str:
 
 
 def measured(row: Any, heading: str) -> str:
-    """Return the number of a row, escaped, with its label unless the column's heading ends so."""
-    if row is None:
-        return ""
-    number = html.escape(effect(row))
-    if heading.endswith(row["label"]):
-        return number
-    return f"{number}<br><small>{html.escape(row['label'])}</small>"
+    """Return a cell with the number of a row, and its label unless the heading ends with it."""
+    text = ""
+    if row is not None:
+        text = html.escape(effect(row))
+        if not heading.endswith(row["label"]):
+            text += f"<br><small>{html.escape(row['label'])}</small>"
+    return f'<td data-label="{html.escape(heading)}">{text}</td>'
 
 
 def heading(kind: str, rows: Sequence[Any]) -> str:
@@ -188,9 +193,12 @@ def claim_table(rows: pd.DataFrame, about: Any) -> str:
     full = row_of_cells("measured", "mean [95 % interval]", "claimed")
     for (setting, part), (contrast, control) in zip(parts, pairs, strict=True):
         names = [readable(str(setting)), repeated(part.iloc[0])]
+        accuracy = part["accuracy"].iloc[0] if "accuracy" in part else math.nan
+        if pd.notna(accuracy):
+            names.append(f"test accuracy {accuracy:.2f}")
         title = html.escape(", ".join(filter(None, names)))
-        numbers = (measured(contrast, first), measured(control, second))
-        short += row_of_cells(title, badge(*outcome(part, about)), *numbers)
+        cells = measured(contrast, first) + measured(control, second)
+        short += f"<tr><th>{title}</th><td>{badge(*outcome(part, about))}</td>{cells}</tr>"
         full += row_of_cells(title, "", "")
         for _, row in part.iterrows():
             cells = (str(row["label"]), effect(row), claimed(row))
