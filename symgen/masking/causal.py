@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from symgen.device import Batch, device_of, is_out_of_memory
-from symgen.masking.checks import ROUNDING, check
-from symgen.masking.hooks import Network, accepts, call
+from symgen.masking.checks import ROUNDING, check, check_read_once
+from symgen.masking.hooks import Network, accepts, call, token_ids
 from symgen.masking.mask_values import MaskValue, word_embedding
-from symgen.masking.prefix_tree import CACHE_ERRORS, prompt_ids, tree_outputs, tree_rows
+from symgen.masking.prefix_tree import CACHE_ERRORS, tree_outputs, tree_rows
 from symgen.masking.states import Masked, Prepared, halving, log_odds, present_at, run_all
 from symgen.masking.texts import check_tokens, options_of
 from symgen.masking.variables import TextVariables
@@ -90,6 +90,7 @@ def _next_outputs(
     halving(batch, functools.partial(check, prepared, every))
     if is_removed:
         return run_all(prepared, every, batch, progress, removed_outputs)
+    check_read_once(prepared.network, prepared.masked(0))
     if states is None:
         try:
             rows = tree_rows(prepared) if batch_size is None else batch_size
@@ -143,7 +144,7 @@ def removed_outputs(
         network, masked, states: as for `outputs`.
         rows: most states per forward pass.
     """
-    ids = prompt_ids(masked.inputs)
+    ids = token_ids(masked.inputs)
     keep = present_at(masked.owners[..., 0], states.to(ids.device), masked.n)[0]
     lengths = keep.sum(1)
     if not lengths.all():

@@ -5,9 +5,9 @@ import warnings
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from symgen.masking.hooks import Network
+from symgen.masking.hooks import Network, token_ids
 from symgen.masking.mask_values import vocabulary_size
 from symgen.masking.states import Masked, Prepared, check_finite, log_odds, masked_logits, outputs
 
@@ -36,7 +36,7 @@ def check(prepared: Prepared, states: Int[Tensor, " state"], rows: int) -> None:
         rows: masked states per forward pass.
 
     Raises:
-        ValueError: for probabilities, labels out of range, and networks that read tokens twice.
+        ValueError: for probabilities, and labels out of range.
         FloatingPointError: see `check_finite`.
         RuntimeError: if the network is random, or its output for a sample depends on the rest of
             the batch or on padding.
@@ -79,7 +79,6 @@ def check(prepared: Prepared, states: Int[Tensor, " state"], rows: int) -> None:
                     "in evaluation mode (is dropout always on?) and treat the samples of a batch "
                     "separately (no batch statistics)"
                 )
-    check_read_once(network, prepared.masked(first))
 
 
 def few_states(states: Int[Tensor, " state"], n: int) -> Int[Tensor, " some"]:
@@ -113,45 +112,34 @@ def largest_error(
 
 
 def check_read_once(network: Network, masked: Masked) -> None:
-    """Refuse a network that reads token ids elsewhere than in the masked embedding.
+    """Refuse a text network that reads token ids elsewhere than in the masked embedding.
 
-    With all variables masked, other ids in their places must not change the output.
+    With all variables masked, other words in their places must not change v.
 
     Args:
-        network: network in evaluation mode.
-        masked: one sample; nothing is checked if its inputs are no token ids.
+        network: network whose masked layer is its word embedding.
+        masked: one text.
 
     Raises:
         ValueError: if v changes.
     """
-    inputs = masked.inputs
-    ids = inputs if isinstance(inputs, Tensor) else inputs["input_ids"]
-    if network.layer is None or ids.is_floating_point():
-        return
-    other = ids.where(masked.owners[..., 0] == masked.n, other_tokens(network, ids))
-    changed = other if isinstance(inputs, Tensor) else inputs | {"input_ids": other}
+    layer = network.layer or ""
+    ids = token_ids(masked.inputs)
+    # No special tokens stand in the middle of a vocabulary.
+    middle = vocabulary_size(network.model.get_submodule(layer)) // 2
+    other = torch.where(ids == middle, middle - 1, middle)
+    other = ids.where(masked.owners[..., 0] == masked.n, other)
+    inputs = other if isinstance(masked.inputs, Tensor) else masked.inputs | {"input_ids": other}
     nothing = torch.zeros(1, dtype=torch.long)
-    v = outputs(network, masked, nothing)
-    again = outputs(network, dataclasses.replace(masked, inputs=changed), nothing)
-    if not (v - again).abs() <= 1e-5 * (1 + v.abs()):
+    v = float(outputs(network, masked, nothing))
+    again = float(outputs(network, dataclasses.replace(masked, inputs=inputs), nothing))
+    if abs(v - again) > 1e-5 * (1 + abs(v)):
         raise ValueError(
             f"{type(network.model).__name__} reads token ids a second time, not only by the masked "
-            f"embedding {network.layer!r}: with all words masked, v is {float(v):.6g}, but "
-            f"{float(again):.6g} if other words are masked. Masked words would stay visible; use a "
-            "network with one word embedding, or remove words: a list of prompts, mask value None"
+            f"embedding {layer!r}: with all words masked, v is {v:.6g}, but {again:.6g} if other "
+            "words are masked. Masked words would stay visible; use a network with one word "
+            "embedding. Words can be removed instead: a list of prompts, mask value None"
         )
-
-
-def other_tokens(network: Network, ids: Int[Tensor, "*position"]) -> Int[Tensor, "*position"]:
-    """Return other ordinary tokens of the vocabulary in place of some tokens."""
-    embedding = network.model.get_submodule(network.layer or "")
-    ordinary = torch.ones(vocabulary_size(embedding), dtype=torch.bool)
-    ordinary[0] = False  # often padding
-    for name, token in vars(getattr(network.model, "config", None) or nn.Module()).items():
-        if name.endswith("_token_id") and isinstance(token, int) and 0 <= token < len(ordinary):
-            ordinary[token] = False
-    choices = ordinary.nonzero().flatten().to(ids.device)
-    return choices[(ids + len(choices) // 2) % len(choices)]
 
 
 def check_probabilities(logits: Float[Tensor, "sample outcome"]) -> None:

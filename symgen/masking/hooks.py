@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from symgen.names import unknown
@@ -149,6 +149,11 @@ def accepts(model: nn.Module, name: str) -> bool:
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
+def token_ids(inputs: Arguments) -> Int[Tensor, "sample position"]:
+    """Return the token ids among the inputs of a text network."""
+    return inputs if isinstance(inputs, Tensor) else inputs["input_ids"]
+
+
 def logits_of(output: Any, rows: int) -> Tensor:
     """Return the logits in the output of a network or function.
 
@@ -174,17 +179,16 @@ def logits_of(output: Any, rows: int) -> Tensor:
     return logits
 
 
-def calls(model: nn.Module, inputs: Arguments) -> list[tuple[str, nn.Module, list[Tensor], Tensor]]:
-    """Return the calls of modules in a forward pass: name, module, tensors given, tensor returned.
+def calls(model: nn.Module, inputs: Arguments) -> list[tuple[str, nn.Module, Tensor]]:
+    """Return the calls of modules in a forward pass: name, module, and what it returned.
 
-    The tensors have shapes but no numbers.
+    The returned tensors have shapes but no numbers.
     """
     made = []
 
     def note(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
         if isinstance(output, Tensor):
-            given = [x.to("meta") for x in arguments if isinstance(x, Tensor)]
-            made.append((name, module, given, output.to("meta")))
+            made.append((name, module, output.to("meta")))
 
     with ExitStack() as hooks:
         for name, module in model.named_modules():
@@ -198,7 +202,7 @@ def feature_maps(model: nn.Module, images: Tensor) -> list[str]:
     """Return the layers that return (sample, channel, height, width), in order of execution.
 
     Four-dimensional outputs may also be channels-last or attention maps. So only shapes that a
-    convolution, pooling or batch norm takes or returns count, not those of linear layers.
+    convolution, pooling or batch norm returns count, not those of linear layers.
 
     Args:
         model: network in evaluation mode.
@@ -207,13 +211,12 @@ def feature_maps(model: nn.Module, images: Tensor) -> list[str]:
     first: dict[str, torch.Size] = {}
     maps: set[torch.Size] = set()
     linear: set[torch.Size] = set()
-    for name, module, given, output in calls(model, images):
+    for name, module, output in calls(model, images):
         first.setdefault(name, output.shape)  # A layer is masked at its first call.
-        shapes = [x.shape for x in (*given, output)]
         if isinstance(module, CHANNELS_FIRST):
-            maps.update(shapes)
+            maps.add(output.shape)
         if isinstance(module, nn.Linear):
-            linear.update(shapes)
+            linear.add(output.shape)
     return [k for k, shape in first.items() if len(shape) == 4 and shape in maps - linear]
 
 

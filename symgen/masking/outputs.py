@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from symgen.device import check_states, device, device_of, dtype_of
 from symgen.interactions import Interactions
 from symgen.masking.causal import causal_outputs
-from symgen.masking.checks import check
+from symgen.masking.checks import check, check_read_once
 from symgen.masking.functions import prepare_function
 from symgen.masking.hooks import (
     Network,
@@ -140,7 +140,7 @@ def extract(
         model, x, target, variables, mask_value, batch_size, progress: see `masked_outputs`.
         states: number of masked states to draw and run, for more variables than all 2^n states
             allow (see `sparsify_sampled`).
-        noise, tol, few: see `sparsify`.
+        noise, tol, few: see `sparsify`; with `states` only noise, see `sparsify_sampled`.
         names: names of the variables, one list for all samples or one per sample; by default the
             words of a text's variables.
         held_out: number of further states that measure the error, only with `states`.
@@ -169,7 +169,7 @@ def extract(
     else:
         drawn = draw_states(n, states + held_out, seed)
         v = _outputs(*given, drawn, batch_size, progress)
-        result = sparsify_sampled(v, drawn, n, held_out=held_out, noise=noise, tol=tol, few=few)
+        result = sparsify_sampled(v, drawn, n, held_out=held_out, noise=noise)
     if names is None:
         names = getattr(variables, "words", ()) or None
     return dataclasses.replace(result, names=names)
@@ -266,6 +266,8 @@ def _outputs(
             every = torch.arange(2**prepared.n) if states is None else states
             batch = prepared.batch(batch_size)
             halving(batch, functools.partial(check, prepared, every))
+            if isinstance(variables, TextVariables):
+                check_read_once(prepared.network, prepared.masked(0))
             v = run_all(prepared, every, batch, progress)
         else:
             tokens: Any = target

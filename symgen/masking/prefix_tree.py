@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from symgen.device import fitting
 from symgen.masking.checks import ALONE, few_states, largest_error
-from symgen.masking.hooks import Arguments, Network, largest_output, logits_of, replaced
+from symgen.masking.hooks import Network, largest_output, logits_of, replaced, token_ids
 from symgen.masking.states import ALIVE, Masked, Prepared, log_odds, masked_logits, present_at
 from symgen.masking.texts import options_of, text_config
 
@@ -50,7 +50,6 @@ def tree_outputs(
         RuntimeError: if v differs from that of the whole masked prompt; errors of `CACHE_ERRORS`
             if the model does not take the cache.
     """
-    check_layers(network.model)
     tree = PrefixTree(network, masked, rows)
     some = few_states(states, masked.n)[: min(rows, ALONE)]
     logits = masked_logits(network, masked, some)
@@ -65,35 +64,15 @@ def tree_outputs(
     return tree.v[states][None]
 
 
-def check_layers(model: nn.Module) -> None:
-    """Refuse a model with layers that keep a state of the whole text instead of keys and values.
-
-    Raises:
-        TypeError: with the kinds of these layers.
-    """
-    kinds = RECURRENT.intersection(getattr(text_config(model), "layer_types", None) or ())
-    if kinds:
-        raise TypeError(
-            f"its layers of kind {sorted(kinds)} keep one state of the whole text, not keys and "
-            "values that prefixes can share"
-        )
-
-
 def tree_rows(prepared: Prepared) -> int:
     """Return how many rows fit into the free memory, from one pass over the longest prompt."""
     network, longest = prepared.network, int(cast(Tensor, prepared.lengths).argmax())
-    check_layers(network.model)
-    cache = new_cache()
-    inputs = {"input_ids": prompt_ids(prepared.rows(longest)), "past_key_values": cache}
+    cache = new_cache(network.model)
+    inputs = {"input_ids": token_ids(prepared.rows(longest)), "past_key_values": cache}
     largest = largest_output(network.model, inputs | options_of(network.model, use_cache=True))
     kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     # The caches of all levels are held at once, several of them with all rows.
     return fitting(3 * kept + ALIVE * largest, prepared.device)
-
-
-def prompt_ids(inputs: Arguments) -> Int[Tensor, "sample position"]:
-    """Return the token ids among the inputs of a language model."""
-    return inputs if isinstance(inputs, Tensor) else inputs["input_ids"]
 
 
 class PrefixTree:
@@ -110,7 +89,7 @@ class PrefixTree:
 
     def __init__(self, network: Network, masked: Masked, rows: int):
         self.network, self.masked, self.rows = network, masked, rows
-        self.ids = prompt_ids(masked.inputs)
+        self.ids = token_ids(masked.inputs)
         self.owners = masked.owners[..., 0]
         self.options = options_of(network.model, use_cache=True)
         # A variable of several tokens branches at its first one, wherever the others are.
@@ -118,7 +97,7 @@ class PrefixTree:
         self.order = sorted(range(masked.n), key=lambda i: starts[i])
         self.bounds = [0, *sorted(starts), self.ids.shape[1]]
         self.v = torch.empty(2**masked.n, dtype=torch.float64, device=self.ids.device)
-        self._descend(new_cache(), torch.zeros_like(self.ids[0, :1]), 0)
+        self._descend(new_cache(network.model), torch.zeros_like(self.ids[0, :1]), 0)
 
     def _descend(self, cache: Any, states: Int[Tensor, " row"], level: int) -> None:
         """Run one level for some rows, then the levels below it, in batches that fit."""
@@ -155,10 +134,20 @@ class Kept(Exception):
     """All keys and values of a level are in the cache; the rest of the forward is not needed."""
 
 
-def new_cache() -> Any:
-    """Return an empty cache of the tree's root."""
+def new_cache(model: nn.Module) -> Any:
+    """Return an empty cache of the tree's root.
+
+    Raises:
+        TypeError: for a model with layers that keep a state of the whole text.
+    """
     from transformers import DynamicCache
 
+    kinds = RECURRENT.intersection(getattr(text_config(model), "layer_types", None) or ())
+    if kinds:
+        raise TypeError(
+            f"its layers of kind {sorted(kinds)} keep one state of the whole text, not keys and "
+            "values that prefixes can share"
+        )
     cache = DynamicCache()
     cache.layer_class_to_replicate = _tree_layer()
     return cache

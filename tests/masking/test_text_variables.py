@@ -195,6 +195,7 @@ def test_language_models_that_read_ids_twice_are_refused(texts):
     prompts = rows_of(texts[0])
     with pytest.raises(ValueError, match="reads token ids a second time"):
         masked_outputs(model, prompts, texts[1], TEXTS, mean_embedding(model))
+    assert masked_outputs(model, prompts, texts[1], TEXTS, None).isfinite().all()
 
 
 def test_networks_that_ignore_padding_are_refused(texts):
