@@ -239,13 +239,10 @@ class Chapter:
         self._reads.add(table)
         return editions.read_tables(notebooks.book_folder(), table, self._run)
 
-    def provenance(self, **facts: Any) -> Shown:
+    def provenance(self) -> Shown:
         """Return the record of this run; the last cell of a chapter shows it.
 
         Its seconds include those of trainings that were read from `data/trainings`.
-
-        Args:
-            **facts: more to record, such as ``data="photographs of our own"``.
         """
         used = self.trainings.used.values()
         reused = float(np.nansum([seconds for seconds, _ in used]))
@@ -265,7 +262,6 @@ class Chapter:
             "versions": {"python": platform.python_version(), **{x: version(x) for x in installed}},
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "reads": sorted(self._reads),
-            **{name: str(value) for name, value in facts.items()},
         }
         rows = pages.provenance_rows(record)
         text = "\n".join(f"{name}: {value}" for name, value in rows.items())
