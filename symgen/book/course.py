@@ -33,15 +33,19 @@ TEMPLATE = """{% extends "index.html.j2" %}
 <script>MathJax = {tex: {inlineMath: [["$", "$"], ["\\\\(", "\\\\)"]]}};</script>
 <script src="vendor/mathjax/tex-mml-chtml.js"></script>{% endblock %}
 {% block html_head_css %}<style>
-.reveal h1, .reveal h2 { font-size: 1.25em; text-align: left; text-transform: none; }
-.reveal section { padding: 0 20px; text-align: left; }
-.reveal .jp-Cell, .reveal .jp-OutputArea-child { display: block; padding: 0; width: 100%; }
+.reveal .slides section section { box-sizing: border-box; padding: 10px 30px; text-align: left; }
+.reveal h1, .reveal h2 { font-size: 44px !important; margin: 0 0 12px !important;
+  text-align: left; text-transform: none; }
+.reveal p { margin: 8px 0 !important; }
+.reveal .jp-Cell, .reveal .jp-OutputArea-child, .reveal .jp-Cell-outputWrapper,
+.reveal .jp-OutputArea { display: block; margin: 0 !important; padding: 0 !important; width: 100%; }
 .reveal .jp-OutputPrompt, .reveal .jp-InputPrompt, .reveal .jp-Collapser { display: none; }
-.reveal .jp-RenderedHTMLCommon, .reveal .jp-RenderedText pre { font: 30px/1.4 sans-serif;
-  max-width: none; padding: 0; white-space: pre-wrap; word-break: normal; }
+.reveal .jp-RenderedHTMLCommon, .reveal .jp-RenderedText pre {
+  font: 30px/1.4 sans-serif !important; max-width: none; padding: 0; word-break: normal; }
+.reveal .jp-RenderedText pre { white-space: pre-wrap; }
 .reveal .jp-RenderedMarkdown img, .reveal img.figure, .reveal .symgen-slider img {
   display: block; margin: 0 auto; max-width: none; object-fit: contain; width: 1220px; }
-.reveal .claim, .reveal .claim table { font-size: 19px; }
+.reveal .claim, .reveal .claim table { font: 19px/1.4 sans-serif; }
 </style><link rel="stylesheet" href="_static/book.css">{% endblock %}
 {% block footer_js %}<script src="vendor/reveal/reveal.js"></script><script>
 function fit() {  // a figure takes what its slide has left
