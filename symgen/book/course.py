@@ -41,7 +41,7 @@ TEMPLATE = """{% extends "index.html.j2" %}
 .reveal .jp-OutputArea { display: block; margin: 0 !important; padding: 0 !important; width: 100%; }
 .reveal .jp-OutputPrompt, .reveal .jp-InputPrompt, .reveal .jp-Collapser { display: none; }
 .reveal .jp-RenderedHTMLCommon, .reveal .jp-RenderedText pre {
-  font: 30px/1.4 sans-serif !important; max-width: none; padding: 0; word-break: normal; }
+  font: 33px/1.4 sans-serif !important; max-width: none; padding: 0; word-break: normal; }
 .reveal .jp-RenderedText pre { white-space: pre-wrap; }
 .reveal .jp-RenderedMarkdown img, .reveal img.figure, .reveal .symgen-slider img {
   display: block; margin: 0 auto; max-width: none; object-fit: contain; width: 1220px; }
