@@ -130,7 +130,7 @@ def _corner(
             break
         matrix = columns(np.arange(1, 2**program.n), members, kind == 1)
         cost = 1 + extra * _smallness(y).cpu().numpy()[kind, members]
-        x, _ = least_cost(matrix, w - eps, w + eps, cost)
+        x = _unique(matrix, w - eps, w + eps, cost)
         z = torch.zeros_like(y)
         z[kind, members] = torch.from_numpy(x).to(z)
         if not program.negligible(program.excess(z[None])):
@@ -151,12 +151,15 @@ def columns(states: np.ndarray, members: np.ndarray, is_or: np.ndarray) -> np.nd
 
 
 def least_cost(
-    matrix: np.ndarray, low: np.ndarray, high: np.ndarray, cost: np.ndarray, corner: bool = True
+    matrix: np.ndarray, low: np.ndarray, high: np.ndarray, cost: np.ndarray, solver: str = "simplex"
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the x with low <= matrix x <= high of least cost * abs(x), and the duals of the rows.
 
-    If several x are optimal, the result is an inner point of them, so that it does not depend on
-    the order of the columns. With `corner`, a simplex method looks for a single one first.
+    Args:
+        matrix: shape (row, column).
+        low, high: bounds of the rows.
+        cost: costs of the columns.
+        solver: "simplex", or "ipm" for an inner point of all optimal x.
     """
     both = sparse.csc_array(np.hstack([matrix, -matrix]))
     program = highspy.HighsLp()
@@ -164,23 +167,33 @@ def least_cost(
     program.col_cost_ = np.tile(cost, 2)
     program.col_lower_ = np.zeros(2 * len(cost))
     program.col_upper_ = np.full(2 * len(cost), np.inf)
-    program.row_lower_, program.row_upper_ = low, high
+    program.row_lower_ = low
+    program.row_upper_ = high
     entries = program.a_matrix_
     entries.format_ = highspy.MatrixFormat.kColwise
-    entries.start_, entries.index_, entries.value_ = both.indptr, both.indices, both.data
-    for solver in ("simplex", "ipm") if corner else ("ipm",):
-        highs = highspy._core._Highs()  # the class above it prints a banner
-        options = {"output_flag": False, "threads": 1, "solver": solver, "run_crossover": "off"}
-        for name, value in options.items():
-            highs.setOptionValue(name, value)
-        highs.passModel(program)
-        highs.run()
-        solution = highs.getSolution()
-        plus, minus = np.split(np.array(solution.col_value), 2)
-        x, dual = plus - minus, np.array(solution.row_dual)
-        # Another optimum would use a column that costs nothing here, or leave a bound of a row.
-        free = (np.abs(dual @ matrix) > cost * (1 - 1e-7)) & (x == 0)
-        at = np.minimum(abs(matrix @ x - low), abs(matrix @ x - high)) < 1e-9
-        if not free.any() and not (at & (abs(dual) < 1e-7)).any():
-            break
-    return x, dual
+    entries.start_ = both.indptr
+    entries.index_ = both.indices
+    entries.value_ = both.data
+    highs = highspy._core._Highs()  # the class above it prints a banner
+    options = {"output_flag": False, "threads": 1, "solver": solver, "run_crossover": "off"}
+    for name, value in options.items():
+        highs.setOptionValue(name, value)
+    highs.passModel(program)
+    highs.run()
+    solution = highs.getSolution()
+    plus, minus = np.split(np.array(solution.col_value), 2)
+    return plus - minus, np.array(solution.row_dual)
+
+
+def _unique(matrix: np.ndarray, low: np.ndarray, high: np.ndarray, cost: np.ndarray) -> np.ndarray:
+    """Return the x of least cost; if several are optimal, an inner point of them.
+
+    So the result does not depend on the order of the columns.
+    """
+    x, dual = least_cost(matrix, low, high, cost)
+    # Another optimum would use a column that costs nothing here, or leave a bound of a row.
+    free = (np.abs(dual @ matrix) > cost * (1 - 1e-7)) & (x == 0)
+    at = np.minimum(abs(matrix @ x - low), abs(matrix @ x - high)) < 1e-9
+    if free.any() or (at & (abs(dual) < 1e-7)).any():
+        x, _ = least_cost(matrix, low, high, cost, "ipm")
+    return x

@@ -1,24 +1,25 @@
 r"""The sparsest AND-OR model of sampled masked states, if there are too many to run them all.
 
-With w = v - v[0] on m sampled states, and one column of A per candidate AND or OR, it solves
+With w = v - v[0] on m sampled states, `search.grown` finds ANDs and ORs of any size that explain w,
+with effects x by least squares. Then a linear program looks for a sparser model that is as close to
+every state. With one column of A per candidate set,
 
-.. math:: \min \|x\|_1 + c\,\|s\|_1 \quad\text{subject to}\quad
-          |w_S - (Ax)_S - s_S| \le \varepsilon \text{ for every sampled state } S
+.. math:: \min \|y\|_1 \quad\text{subject to}\quad
+          |w_S - (Ay)_S| \le \max(\varepsilon, |w_S - (Ax)_S|) \text{ for every sampled state } S.
 
-with HiGHS. s is the part that the candidates cannot explain. The duals mu of the states price every
-set T: a candidate with abs(A'mu) > 1 that is not among the columns makes the model sparser. So the
-candidates grow: sets with one more variable than a set in use enter if their price exceeds 1, and
-the program is solved again.
+Its duals mu price every set T: one with abs(A'mu) > 1 that is no candidate makes the model sparser.
+Climbs look for such sets, they become candidates, and the program is solved again. The sets that
+are left are fitted by least squares once more, so effects do not shrink. The new model is kept if
+it has no more effects and explains as much.
 
-The gap is proven for the program of the last candidates. It says nothing about other states: how
-well the model predicts them is measured, on states held out.
+What is proven: no model of the candidates is sparser by more than the gap. What is not: other sets
+might, although a search found none. How well the model predicts other states is measured, on states
+held out.
 """
 
 import dataclasses
 import os
 import warnings
-from itertools import combinations
-from math import comb
 from typing import Any
 
 import numpy as np
@@ -28,28 +29,30 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from symgen.interactions import Interactions, tidy
-from symgen.split.few import BOOST, SMALL, columns, least_cost
-from symgen.split.sparsify import MAX_VARIABLES as EXACT_LAST, check_options, warn_dead
+from symgen.split.few import columns, least_cost
+from symgen.split.search import Model, grown
+from symgen.split.sparsify import MAX_VARIABLES as EXACT_LAST, warn_dead
 from symgen.storage import read_whole, write_tensors
 
 # Larger states do not fit into 64-bit integers.
 MAX_VARIABLES = 62
-# The first candidates: orders up to HIGHEST while there are at most COLUMNS of them.
-HIGHEST, COLUMNS = 4, 2_000
-# Cost of an unexplained state, in units of effects, and the smallest noise, if max(w) - min(w) = 1.
-COST, LEAST_NOISE = 100.0, 1e-6
-# Rounds of new candidates, how many grow by one variable in each step, and how many enter.
-ROUNDS, GROWING, ENTERING = 10, 200, 200
-# A candidate enters if its price exceeds 1 + ENTERS, stays in the program above STAYS, and can have
-# an effect at the end above 1 - LEAVES.
-ENTERS, STAYS, LEAVES = 1e-3, 0.9, 0.05
-# Turns of reweighting, for few effects.
-TURNS = 3
+# States drawn at a time.
+BLOCK = 1024
+# Rounds of new candidates, which end if no price exceeds ENTERS.
+ROUNDS, ENTERS = 4, 1.001
+# Equally sparse models to compare, and by how much cheaper some effects are for that.
+CORNERS, CHEAPER = 4, 1e-3
+# Effects up to this are rounding errors.
+ZERO = 1e-9
+# Smallest noise bound if max(abs(w)) = 1.
+LEAST_NOISE = 1e-6
+# A smaller share of the variance on held-out states is reported.
+EXPLAINED = 0.95
 FORMAT = "symgen.sampled_interactions.3"
 
 
 class UnexplainedWarning(UserWarning):
-    """The model misses held-out outputs by more than the noise allows."""
+    """The model explains too little of the outputs on held-out states."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -58,22 +61,23 @@ class SampledInteractions:
 
     Attributes:
         n: number of variables per sample.
-        index: the candidates T as integers, bit i for variable i, shape (candidate,).
-        is_or: whether a candidate is an OR, shape (candidate,).
-        effects: effects of the candidates, in units of v (log odds), shape (sample, candidate).
+        index: the sets T as integers, bit i for variable i, shape (set,).
+        is_or: whether a set is an OR, shape (set,).
+        effects: effects in units of v (log odds), 0 if a sample does not use a set, (sample, set).
         bias: v on the fully masked input, shape (sample,).
         full: v on the unmasked input, shape (sample,).
-        objective: sum of absolute effects, and the cost of the unexplained part, shape (sample,).
-        gap: certified relative distance of the objective from the optimum, shape (sample,).
+        objective: sum of absolute effects, shape (sample,).
+        gap: share by which a model of the candidates could be sparser at most if it is as close to
+            the sampled states, shape (sample,). Nothing is proven of sets that are no candidates.
         held_out: states that the model has not seen, shape (held,).
         v: the network's outputs there, shape (sample, held).
         names: variable names, (sample, n) texts, or one list of n for all samples, or None.
     """
 
     n: int
-    index: Int[Tensor, " candidate"]
-    is_or: Bool[Tensor, " candidate"]
-    effects: Float[Tensor, "sample candidate"]
+    index: Int[Tensor, " set"]
+    is_or: Bool[Tensor, " set"]
+    effects: Float[Tensor, "sample set"]
     bias: Float[Tensor, " sample"]
     full: Float[Tensor, " sample"]
     objective: Float[Tensor, " sample"]
@@ -91,7 +95,12 @@ class SampledInteractions:
         return len(self.effects)
 
     def __repr__(self) -> str:
-        return f"SampledInteractions({len(self)} samples, n = {self.n})"
+        shares = ", ".join(f"{share:.2f}" for share in self.explained[:5].tolist())
+        more = ", ..." if len(self) > 5 else ""
+        return (
+            f"SampledInteractions({len(self)} samples, n = {self.n}, explained on held-out states: "
+            f"{shares}{more})"
+        )
 
     def __getitem__(self, kept: Any) -> "SampledInteractions":
         """Return the interactions of some samples: a slice, or an array of indices."""
@@ -101,16 +110,30 @@ class SampledInteractions:
         return dataclasses.replace(self, **{k: getattr(self, k)[rows] for k in parts}, names=names)
 
     @property
-    def errors(self) -> Float[Tensor, "sample held"]:
-        """Squared errors of the held-out outputs, as shares of their variance; NaN if constant.
+    def explained(self) -> Float[Tensor, " sample"]:
+        """Share of the variance of v on held-out states that the model explains; NaN if it is 0."""
+        if not len(self.held_out):
+            return torch.full_like(self.bias, torch.nan)
+        spread = self.v.var(-1, correction=0)
+        missed = (self.v - self.predict(self.held_out)).square().mean(-1)
+        return 1 - missed / spread.where(spread > 0, torch.nan)
 
-        Their mean over states is the unexplained share of the variance.
+    def predict(self, states: Int[Tensor, " state"] | None = None) -> Float[Tensor, "sample state"]:
+        """Return d, the output of the logical model on masked states (Eq. 3).
+
+        Args:
+            states: masked states; by default all 2**n, in order, for up to 16 variables.
+
+        Raises:
+            ValueError: for all states of more variables.
         """
-        spread = self.v.var(-1, correction=0, keepdim=True)
-        return (self.v - self.predict(self.held_out)) ** 2 / spread.where(spread > 0, torch.nan)
-
-    def predict(self, states: Int[Tensor, " state"]) -> Float[Tensor, "sample state"]:
-        """Return d, the output of the logical model (Eq. 3), on any masked states."""
+        if states is None:
+            if self.n > EXACT_LAST:
+                raise ValueError(
+                    f"n = {self.n} variables have 2^{self.n} masked states; all of them are "
+                    f"predicted for n <= {EXACT_LAST}. Pass some, such as predict(inter.held_out)"
+                )
+            states = torch.arange(2**self.n)
         used = (self.effects != 0).any(0)
         matrix = columns(np.asarray(states), self.index[used].numpy(), self.is_or[used].numpy())
         return self.bias[:, None] + self.effects[:, used] @ torch.from_numpy(matrix).T
@@ -154,9 +177,13 @@ class SampledInteractions:
 
 
 def draw_states(n: int, count: int, seed: int = 0) -> Int[Tensor, " count"]:
-    """Draw different masked states at random, all with the same probability.
+    """Draw different masked states at random, many with few or nearly all variables present.
 
-    The fully masked and the unmasked state are the first two. A larger count only adds states.
+    A number of present variables s is drawn with probability proportional to 1 / s + 1 / (n - s),
+    as by KernelSHAP (Lundberg and Lee 2017, arXiv 1705.07874). So a set of k variables is wholly
+    present in about one of k + 1 states, and wholly absent in another, for any n, as long as such
+    states are not used up. If all states had the same probability, one in 2**k would do so. The
+    fully masked and the unmasked state are the first two. A larger count only adds states.
 
     Args:
         n: number of variables, 1 to 62.
@@ -171,11 +198,14 @@ def draw_states(n: int, count: int, seed: int = 0) -> Int[Tensor, " count"]:
         raise ValueError(
             f"n is {n} and count {count}; expected 1 <= n <= {MAX_VARIABLES}, and 2 to 2**n states"
         )
-    generator, drawn = np.random.default_rng(seed), {0: None, 2**n - 1: None}
-    if n <= EXACT_LAST:
-        drawn |= dict.fromkeys(generator.permutation(2**n).tolist())
+    generator = np.random.default_rng(seed)
+    sizes = np.arange(1, n)
+    chance = 1 / sizes + 1 / (n - sizes)
+    drawn = {0: None, 2**n - 1: None}
     while len(drawn) < count:
-        drawn |= dict.fromkeys(generator.integers(2**n, size=2 * count).tolist())
+        size = generator.choice(sizes, (BLOCK, 1), p=chance / chance.sum())
+        rank = generator.random((BLOCK, n)).argsort(1)
+        drawn |= dict.fromkeys(_numbers(rank < size).tolist())
     return torch.tensor([*drawn][:count])
 
 
@@ -185,12 +215,12 @@ def sparsify_sampled(
     n: int,
     *,
     held_out: int = 0,
-    noise: float = 0.02,
-    tol: float = 1e-3,
-    max_order: int | None = None,
-    few: bool = False,
+    noise: float = 0.002,
 ) -> SampledInteractions:
-    """Return the sparsest AND and OR effects that explain v on some states.
+    """Return sparse AND and OR effects that explain v on some states.
+
+    The effects are fitted by least squares, those that are smaller than 3.5 standard errors are
+    left out.
 
     Args:
         v: outputs on these states.
@@ -199,27 +229,26 @@ def sparsify_sampled(
         n: number of variables, 1 to 62.
         held_out: number of states at the end that the model does not see, to judge it.
         noise: kappa, the share of abs(v[N] - v[0]) by which d may differ from v.
-        tol: relative gap to keep when effects are set to zero.
-        max_order: largest order of the first candidates; by default as many as give 2,000
-            candidates, up to four. Larger sets enter if they make the model sparser.
-        few: return a model with few effects, for reading; see `sparsify`.
 
     Raises:
         ValueError: for arguments that do not fit together.
 
     Warns:
-        UnexplainedWarning: if the held-out error is larger than the noise allows.
+        UnexplainedWarning: if the model explains less than 95 % of the variance on held-out states.
         DeadOutputWarning: if v[N] = v[0] for some samples.
 
     Example:
-        >>> states = draw_states(20, 200)
+        >>> states = draw_states(20, 300)
         >>> v = 3.0 * ((states & 7) == 7) - 1.0 * ((states & 24) != 0)
-        >>> sparsify_sampled(v[None], states, 20, noise=0.01).to_frame()[["type", "members"]].values
+        >>> inter = sparsify_sampled(v[None], states, 20, held_out=100)
+        >>> inter
+        SampledInteractions(1 samples, n = 20, explained on held-out states: 1.00)
+        >>> inter.to_frame()[["type", "members"]].values
         array([['and', '0, 1, 2'],
                ['or', '3, 4']], dtype=object)
     """
-    check_options(noise, tol, 1)
-    v, states = torch.as_tensor(v).detach().cpu().double(), torch.as_tensor(states).cpu()
+    v = torch.as_tensor(v).detach().cpu().double()
+    states = torch.as_tensor(states).cpu()
     fits = v.ndim == 2 and v.shape[1:] == states.shape and states[:2].tolist() == [0, 2**n - 1]
     if not fits or ((states < 0) | (states >= 2**n)).any() or len(states.unique()) < len(states):
         raise ValueError(
@@ -227,159 +256,96 @@ def sparsify_sampled(
             f"(sample, state), and different states from 0 to {2**n - 1}, of which 0 and "
             f"{2**n - 1} come first, as draw_states({n}, ...) returns"
         )
-    if not (0 <= held_out <= len(states) - 2 and v.isfinite().all()):
+    if not (0 <= held_out <= len(states) - 2 and 0 <= noise < np.inf and v.isfinite().all()):
         raise ValueError(
-            f"held_out is {held_out} of {len(states)} states, and {int((~v.isfinite()).sum())} "
-            "values of v are NaN or infinite; expected two more states than held_out, and numbers"
+            f"held_out is {held_out} of {len(states)} states, noise {noise}, and "
+            f"{int((~v.isfinite()).sum())} values of v are NaN or infinite; expected two more "
+            "states than held_out, a finite noise >= 0, and numbers"
         )
     warn_dead(v[:, :2])
     seen = len(states) - held_out
-    solved = [
-        _solve(x[:seen], states[1:seen].numpy(), n, noise, tol, max_order, few) for x in v.numpy()
-    ]
+    present = (states[1:seen, None].numpy() >> np.arange(n)) & 1 == 1
+    # The numbering of the variables must not matter, so they are sorted by their states.
+    order = np.lexsort(present)
+    solved = []
+    for w in (v - v[:, :1])[:, 1:seen].numpy():
+        model, x, gap = _sparsest(present[:, order], w, noise * abs(w[0]))
+        members = np.zeros_like(model.members)
+        members[:, order] = model.members
+        solved.append((_numbers(members) << 1 | model.is_or, x, gap))
     keys = np.unique(np.concatenate([part[0] for part in solved]))
     effects = np.zeros((len(v), len(keys)))
-    for row, (own, x, _, _) in zip(effects, solved, strict=True):
+    for row, (own, x, _) in zip(effects, solved, strict=True):
         row[np.searchsorted(keys, own)] = x
-    objective, gap = (
-        torch.tensor([part[k] for part in solved], dtype=torch.float64) for k in (2, 3)
-    )
     result = SampledInteractions(
-        n, torch.from_numpy(keys >> 1), torch.from_numpy(keys & 1 == 1), torch.from_numpy(effects),
-        v[:, 0].clone(), v[:, 1].clone(), objective, gap, states[seen:], v[:, seen:].clone(),
-    )  # fmt: skip
-    if held_out:
-        miss = (result.v - result.predict(result.held_out)).square().mean(1).sqrt()
-        allowed = noise * (result.full - result.bias).abs() + 1e-3 * result.v.std(1, correction=0)
-        if (miss > allowed).any():
-            warnings.warn(
-                f"sparsify_sampled: the error on held-out states exceeds the noise for "
-                f"{int((miss > allowed).sum())} of {len(v)} samples; {result.errors.mean():.1%} of "
-                "the variance is unexplained. More states, or few=True, may explain more.",
-                UnexplainedWarning,
-                stacklevel=2,
-            )
+        n=n,
+        index=torch.from_numpy(keys >> 1),
+        is_or=torch.from_numpy(keys & 1 == 1),
+        effects=torch.from_numpy(effects),
+        bias=v[:, 0].clone(),
+        full=v[:, 1].clone(),
+        objective=torch.from_numpy(abs(effects).sum(1)),
+        gap=torch.tensor([part[2] for part in solved], dtype=torch.float64),
+        held_out=states[seen:],
+        v=v[:, seen:].clone(),
+    )
+    poor = result.explained < EXPLAINED
+    if poor.any():
+        warnings.warn(
+            f"sparsify_sampled: for {int(poor.sum())} of {len(v)} samples, the model explains less "
+            f"than {EXPLAINED:.0%} of the variance of v on held-out states; the smallest share is "
+            f"{float(result.explained[poor].min()):.2f}. Run more states, or group variables into "
+            "fewer, larger ones.",
+            UnexplainedWarning,
+            stacklevel=2,
+        )
     return result
 
 
-def _solve(
-    v: np.ndarray,
-    states: np.ndarray,
-    n: int,
-    noise: float,
-    tol: float,
-    max_order: int | None,
-    few: bool,
-) -> tuple[np.ndarray, np.ndarray, float, float]:
-    """Return the nonzero effects of one sample with their keys, the objective and its gap.
+def _numbers(members: np.ndarray) -> np.ndarray:
+    """Return bool sets (set, variable) as integers."""
+    return (members.astype(np.int64) << np.arange(members.shape[1])).sum(1)
 
-    The key of a candidate is twice its set, plus 1 for an OR.
+
+def _sparsest(present: np.ndarray, w: np.ndarray, eps: float) -> tuple[Model, np.ndarray, float]:
+    """Return a sparse model of one sample, its effects, and their certified gap.
+
+    Args:
+        present: whether a variable is present in a state, (state, variable).
+        w: outputs minus v[0], shape (state,).
+        eps: the noise bound.
     """
-    w = v[1:] - v[0]
-    scale = max(w.max(), 0) - min(w.min(), 0)
-    eps = max(noise * abs(w[0]) / scale, LEAST_NOISE) if scale else 0.0
-    if abs(w).max() <= eps * scale:
-        return np.zeros(0, np.int64), np.zeros(0), 0.0, 0.0
-    program = _Program(states, w / scale, eps)
-    keys = _candidates(n, max_order)
-    part = np.arange(len(keys))
+    scale = float(abs(w).max()) or 1.0
+    w = w / scale
+    eps = max(eps / scale, LEAST_NOISE)
+    floor = (eps / 3) ** 2
+    model, x, variance = grown(present, w, eps, floor)
+    if not len(model):
+        return model, x, 0.0
+    rest = abs(w - model.matrix @ x)
+    bound = np.maximum(rest, max(eps, variance**0.5))
+    candidates = model.joined(model.members, True).joined(model.members, False)
     for turn in range(ROUNDS + 1):
-        x, mu = program.solved(keys[part], np.ones(len(part)))
-        price = np.abs(mu @ program.columns(keys))
-        new = program.growth(n, keys, mu, price)
-        if turn == ROUNDS or (not len(new) and price.max() <= 1 + ENTERS):
+        # Central duals do not depend on one of many corners, so few rounds suffice.
+        cost = np.ones(len(candidates))
+        central, mu = least_cost(candidates.matrix, w - bound, w + bound, cost, "ipm")
+        larger = candidates.neighbors(np.zeros(len(candidates)), mu, 0.0)
+        entering = abs(mu @ larger.matrix) > ENTERS
+        entering[: len(candidates)] = True
+        if turn == ROUNDS or entering.sum() == len(candidates):
             break
-        part = np.r_[np.flatnonzero(price > STAYS), len(keys) + np.arange(len(new))]
-        keys = np.r_[keys, new]
-    best = np.zeros(len(keys))
-    best[part] = x
-    low = (mu @ program.w - eps * abs(mu).sum()) / max(price.max(), abs(mu).max() / COST, 1.0)
-    objective = program.objective(keys, best)
-    most = max(low / (1 - min(tol, 0.5)), objective)
-    kept, cost = price > 1 - LEAVES, np.ones(len(keys))
-    for _ in range(TURNS if few else 1):
-        if few:
-            small = 1 / (1 + abs(best) / (SMALL * abs(best).max()))
-            cost = 1 + BOOST * tol * objective / (small * abs(best)).sum() * small
-        x, _ = program.solved(keys[kept], cost[kept], corner=few)
-        other = np.zeros_like(best)
-        other[kept] = np.where(abs(x) > 1e-9, x, 0.0)
-        if program.objective(keys, other) <= most:
-            best, kept = other, other != 0
-    objective, used = program.objective(keys, best), best != 0
-    gap = max(0.0, (objective - low) / objective)
-    return keys[used], best[used] * scale, objective * scale, gap
-
-
-def _candidates(n: int, max_order: int | None) -> np.ndarray:
-    """Return the keys of the first candidates."""
-    if max_order is None:
-        sizes = np.cumsum([2 * comb(n, k) for k in range(1, HIGHEST + 1)]) - n
-        max_order = max(1, int((sizes <= COLUMNS).sum()))
-    if max_order < 1:
-        raise ValueError(f"max_order is {max_order}; expected a number >= 1, or None")
-    orders = range(1, min(max_order, n) + 1)
-    sets = np.array(
-        [sum(1 << i for i in some) for k in orders for some in combinations(range(n), k)]
-    )
-    # An OR of one variable is an AND of it. The OR of all variables is a constant.
-    every = [] if max_order >= n else [(1 << n) - 1]
-    return np.r_[sets << 1, np.r_[sets[n:], every].astype(np.int64) << 1 | 1]
-
-
-class _Program:
-    """The linear program of one sample, for any candidates."""
-
-    def __init__(self, states: np.ndarray, w: np.ndarray, eps: float):
-        self.states, self.w, self.eps = states, w, eps
-
-    def columns(self, keys: np.ndarray) -> np.ndarray:
-        return columns(self.states, keys >> 1, keys & 1 == 1)
-
-    def solved(
-        self, keys: np.ndarray, cost: np.ndarray, corner: bool = False
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return effects of least cost, and duals."""
-        matrix = np.hstack([self.columns(keys), np.eye(len(self.w))])
-        costs = np.r_[cost, np.full(len(self.w), COST)]
-        x, mu = least_cost(matrix, self.w - self.eps, self.w + self.eps, costs, corner)
-        return x[: len(keys)], mu
-
-    def objective(self, keys: np.ndarray, x: np.ndarray) -> float:
-        """Return the sum of absolute effects, and the cost of the part that they do not explain."""
-        rest = abs(self.w - self.columns(keys[x != 0]) @ x[x != 0])
-        return float(abs(x).sum() + COST * (rest - self.eps).clip(min=0).sum())
-
-    def growth(self, n: int, keys: np.ndarray, mu: np.ndarray, price: np.ndarray) -> np.ndarray:
-        """Return new candidates whose price exceeds 1, each grown from one in use."""
-        seen, new, prices = keys, keys[:0], price[:0]
-        # Columns that are equal on the sampled states have equal sums of random numbers.
-        random = np.random.default_rng(0).random(len(self.w))
-        sums = (random @ self.columns(keys)).round(9)
-        for _ in range(n):
-            best = keys[_top(price, GROWING)]
-            keys = np.unique(best[:, None] | 2 << np.arange(n))
-            pairs = keys[np.bitwise_count(keys >> 1) == 2]
-            keys = np.setdiff1d(np.r_[keys, pairs | 1], seen)
-            seen = np.union1d(seen, keys)
-            matrix = self.columns(keys)
-            # The states cannot tell equal columns apart: smaller sets go first, and of equally
-            # large ones none is chosen, because any choice would depend on the order of variables.
-            own, first, counts = np.unique(
-                (random @ matrix).round(9), return_index=True, return_counts=True
-            )
-            kept = first[(counts == 1) & ~np.isin(own, sums)]
-            keys, matrix, sums = keys[kept], matrix[:, kept], np.r_[sums, own]
-            if not len(keys):
-                break
-            price = np.abs(mu @ matrix)
-            enters = price > 1 + ENTERS
-            new, prices = np.r_[new, keys[enters]], np.r_[prices, price[enters]]
-            if price.max() <= 1:
-                break
-        return new[_top(prices, ENTERING)]
-
-
-def _top(price: np.ndarray, count: int) -> np.ndarray:
-    """Return which prices are among the largest, with all ties, so that no order matters."""
-    return price >= (np.sort(price)[-count] * (1 - 1e-6) if len(price) > count else 0)
+        candidates = larger[entering]
+    price = float(abs(mu @ candidates.matrix).max())
+    low = (mu @ w - bound @ abs(mu)) / max(price, 1.0)
+    # Several models are equally sparse, and one with few effects is best to read. So the effects
+    # that a model leaves out cost less the next time.
+    cost = 1 - CHEAPER * abs(central) / abs(central).max()
+    for _ in range(CORNERS):
+        y, _ = least_cost(candidates.matrix, w - bound, w + bound, cost)
+        used = abs(y) > ZERO
+        other, y, other_variance = candidates[used].fitted(w, floor)
+        if len(other) <= len(model) and other_variance <= variance:
+            model, x = other, y
+        cost = cost - CHEAPER * ~used
+    objective = float(abs(x).sum())
+    return model, x * scale, max(0.0, 1 - low / objective)

@@ -71,9 +71,7 @@ def sampled_split(v: Tensor, states: Tensor, n: int, held_out: int, noise: float
     """Return the sparsest model of sampled states: objective, predictions and strong effects."""
     from symgen.split.sampled import sparsify_sampled
 
-    inter = sparsify_sampled(
-        v, states, n, held_out=held_out, noise=noise, tol=10 * TOL, max_order=3
-    )
+    inter = sparsify_sampled(v, states, n, held_out=held_out, noise=noise)
     least = 5e-4 * (inter.full - inter.bias).abs()
     strong = {}
     for sample, at in (inter.effects.abs() > least[:, None]).nonzero().tolist():
