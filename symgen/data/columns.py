@@ -33,6 +33,7 @@ def rows_of(
     inputs: Sequence[str] = (),
     label: str | None = None,
     box: str | None = None,
+    announce: bool = False,
 ) -> Rows:
     """Return the rows of a table in the form of all sources.
 
@@ -43,6 +44,7 @@ def rows_of(
             name, or the only ones of their type.
         label: column of labels; by default that with a usual name, or the only ClassLabel.
         box: column of bounding boxes, if there is one.
+        announce: whether columns are printed that have no usual name.
 
     Raises:
         ValueError: if the columns are ambiguous, missing, or of another type.
@@ -56,7 +58,8 @@ def rows_of(
     whole = [k for k in features if _dtype(table, k).startswith(("int", "uint", "bool"))]
     if inputs:
         _check(table, origin, inputs, images + texts, "images or texts")
-        if len(inputs) > (1 if inputs[0] in images else 2) or len({*inputs}) < len(inputs):
+        most = 1 if inputs[0] in images else 2
+        if len(inputs) > most or len({*inputs}) < len(inputs):
             raise ValueError(
                 f"inputs={[*inputs]}: expected one image column, one text column, or two different "
                 "text columns for pairs"
@@ -70,6 +73,8 @@ def rows_of(
         label = choose(table, origin, "label", named or classes, LABELS)[0]
     label = label or "label"
     _check(table, origin, [label], whole, "whole numbers or a ClassLabel")
+    if announce and (tuple(inputs) not in IMAGES + TEXTS or (label,) not in LABELS):
+        print(f"{origin}: inputs from column {', '.join(inputs)}, labels from {label}")
     values = np.array([-1 if y is None else int(y) for y in column_of(table, label)])
     names = getattr(features[label], "names", None)
     most = len(names) if names else max(10_000, len(values))
@@ -83,7 +88,7 @@ def rows_of(
     take = functools.partial(_taken, table, inputs, origin)
     boxes = np.array(column_of(table, box)) if box and box in features else None
     kind = "image" if inputs[0] in images else "text"
-    return Rows(kind, values, list(names), take, boxes, (*inputs, label))
+    return Rows(kind, values, list(names), take, boxes)
 
 
 def choose(
@@ -115,12 +120,6 @@ def choose(
         f"{origin} has {found}; expected a usual name ({expected}) or only one. Please {REMEDY}. "
         f"It holds {described(table)}"
     )
-
-
-def is_usual(columns: Sequence[str]) -> bool:
-    """Return whether inputs and label have usual names."""
-    *inputs, label = columns
-    return tuple(inputs) in IMAGES + TEXTS and (label,) in LABELS
 
 
 def described(table: Any) -> str:

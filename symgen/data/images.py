@@ -196,7 +196,9 @@ class LargeImagePart(ImagePart):
         return cut
 
     def _content(self) -> list:
-        images = [np.frombuffer(x, np.uint8) if isinstance(x, bytes) else x for x in self.encoded]
+        images = []
+        for one in self.encoded:
+            images.append(np.frombuffer(one, np.uint8) if isinstance(one, bytes) else one)
         return [images, self.boxes, self.size, self.mean, self.std, self.flip]
 
 

@@ -72,13 +72,12 @@ def digits(split: str) -> Rows:
     chosen = np.flatnonzero(chosen if split == "test" else ~chosen)
     pixels = (bunch.images[chosen] * (255 / 16)).round().astype(np.uint8)
     # 8 pixels per side cannot hold a 5 x 5 grid of patches; 20 give patches of 4 x 4.
-    enlarged = [
-        np.asarray(Image.fromarray(p).resize((20, 20), Image.Resampling.BILINEAR)) for p in pixels
-    ]
+    enlarged = []
+    for image in map(Image.fromarray, pixels):
+        enlarged.append(np.asarray(image.resize((20, 20), Image.Resampling.BILINEAR)))
     images = np.repeat(np.stack(enlarged)[..., None], 3, axis=-1)
-    return Rows(
-        "image", bunch.target[chosen], [str(d) for d in range(10)], lambda i: list(images[i])
-    )
+    labels = bunch.target[chosen]
+    return Rows("image", labels, list("0123456789"), lambda index: list(images[index]))
 
 
 def planted_score(text: str) -> float:
@@ -100,7 +99,8 @@ def planted_score(text: str) -> float:
         (2.0, -2.0)
     """
     words = set(text.split())
-    return float(_score(*(bool(words & set(kind)) for kind in (PRAISE, BLAME, NEGATORS))))
+    praise, blame, negated = (bool(words & set(kind)) for kind in (PRAISE, BLAME, NEGATORS))
+    return float(_score(praise, blame, negated))
 
 
 def planted_outputs(

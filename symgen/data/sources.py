@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from symgen.data import planted
-from symgen.data.columns import is_usual, rows_of
+from symgen.data.columns import rows_of
 from symgen.data.splits import Rows
 from symgen.names import nearest, unknown
 from symgen.storage import cache_folder
@@ -83,7 +83,8 @@ def local_folder(name: str) -> Path | None:
         FileNotFoundError: if `SYMGEN_DATA` or a given path is not a folder.
         ValueError: if the id leads out of `SYMGEN_DATA`.
     """
-    own, root = Path(name).expanduser(), os.environ.get("SYMGEN_DATA")
+    own = Path(name).expanduser()
+    root = os.environ.get("SYMGEN_DATA")
     is_path = name.startswith((".", "~", "/"))
     if root and not is_path:
         if not Path(root).is_dir():
@@ -139,7 +140,8 @@ def picture_splits(folder: Path) -> dict[str, Rows] | None:
     splits = np.array([path.parts[0] if divided else "train" for path in pictures])
     labels = np.array([classes.index(path.parts[depth]) for path in pictures])
     if {*splits} == {"train"}:
-        if (counts := np.bincount(labels)).min() < EVERY:
+        counts = np.bincount(labels)
+        if counts.min() < EVERY:
             raise ValueError(
                 f'class "{classes[counts.argmin()]}" of {folder} has {counts.min()} pictures; '
                 f"expected at least {EVERY}, since every fifth is for testing, or subfolders train "
@@ -216,7 +218,8 @@ def read_rows(name: str, split: str, inputs: Sequence[str] = (), label: str | No
     Raises:
         ValueError: if a split, an input column or a label column is missing or ambiguous.
     """
-    splits, source = open_splits(name), SOURCES.get(name, Source())
+    splits = open_splits(name)
+    source = SOURCES.get(name, Source())
     inputs = inputs or source.inputs
     label = label or source.label
     names = ("train",) if split == "train" else HELD_OUT
@@ -224,10 +227,8 @@ def read_rows(name: str, split: str, inputs: Sequence[str] = (), label: str | No
         rows = splits[candidate]
         if not isinstance(rows, Rows):
             origin = f'the {candidate} split of "{name}"'
-            rows = rows_of(rows, origin, inputs, label, source.box)
-            if split == "train" and not inputs and not is_usual(rows.columns):
-                *used, labels = rows.columns
-                print(f"{name}: inputs from column {', '.join(used)}, labels from {labels}")
+            announce = split == "train" and not inputs
+            rows = rows_of(rows, origin, inputs, label, source.box, announce)
         if (rows.labels >= 0).any():
             return rows
     raise ValueError(
@@ -249,7 +250,8 @@ def from_pretrained(kind: str, name: str, **options: Any) -> Any:
         FileNotFoundError: if the model is neither on this machine nor on the hub.
         ImportError: if a library is missing.
     """
-    loader, folder = getattr(import_transformers(), kind), local_folder(name)
+    loader = getattr(import_transformers(), kind)
+    folder = local_folder(name)
     try:
         # Code that comes with a model is never run.
         return loader.from_pretrained(str(folder or name), trust_remote_code=False, **options)

@@ -28,7 +28,6 @@ class Rows:
         take: function from row numbers to raw inputs: encoded bytes, uint8 arrays (height, width,
             channel), strings, or pairs of strings.
         boxes: (row, 4) bounding boxes in pixels, or None.
-        columns: names of the columns of inputs and label, if they come from a table.
     """
 
     kind: str
@@ -36,7 +35,6 @@ class Rows:
     classes: list[str]
     take: Callable[[Any], list]
     boxes: np.ndarray | None = None
-    columns: tuple[str, ...] = ()
 
 
 class Part:

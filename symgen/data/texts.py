@@ -46,7 +46,8 @@ class TextPart(Part):
         self, texts: list[str], labels: Int[Tensor, "sample"], tokenizer: Any, max_length: int
     ):
         super().__init__(labels)
-        self.texts, self.tokenizer = texts, tokenizer
+        self.texts = texts
+        self.tokenizer = tokenizer
         self._ids = tokenizer(texts, truncation=True, max_length=max_length)["input_ids"]
 
     def batch(self, indices: Indices) -> tuple[dict[str, Tensor], Tensor]:
@@ -94,7 +95,8 @@ class TokenPart(Part):
 
     chunk = 20
     # Memory of the logits of a chunk, in bytes of float32, and the number of copies of them.
-    LOGITS, COPIES = 2**30, 4
+    LOGITS = 2**30
+    COPIES = 4
 
     def __init__(self, pieces: Sequence[tuple[Tensor, int]], vocabulary: int = 1):
         super().__init__(torch.zeros(len(pieces), dtype=torch.int64))
@@ -107,7 +109,10 @@ class TokenPart(Part):
         """Return ids, padded on the right, and labels; a label of -100 does not count."""
         chosen = [self.pieces[i] for i in torch.as_tensor(indices).tolist()]
         ids = pad_sequence([p for p, _ in chosen], batch_first=True)
-        labels = [torch.where(torch.arange(len(p)) < first, -100, p) for p, first in chosen]
+        labels = []
+        for piece, first in chosen:
+            labels.append(piece.clone())
+            labels[-1][:first] = -100
         return ids, pad_sequence(labels, batch_first=True, padding_value=-100)
 
     def _content(self) -> list:

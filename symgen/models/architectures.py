@@ -45,13 +45,16 @@ class _Block(nn.Module):
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
         self.relu2 = nn.ReLU()
-        self.stride, self.added = stride, width - inputs
+        self.stride = stride
+        self.added = width - inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.bn2(self.conv2(self.relu1(self.bn1(self.conv1(x)))))
+        y = self.relu1(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
         if self.added:
             # The shortcut without parameters: subsampled, new channels zero (He et al., option A).
-            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.added))
+            x = x[:, :, :: self.stride, :: self.stride]
+            x = F.pad(x, (0, 0, 0, 0, 0, self.added))
         return self.relu2(y + x)
 
 
@@ -63,7 +66,8 @@ class ResNetCIFAR(nn.Module):
         self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         self.relu = nn.ReLU()
-        blocks, inputs = [], 16
+        blocks = []
+        inputs = 16
         for width in (16, 32, 64):
             for k in range((depth - 2) // 6):
                 blocks.append(_Block(inputs, width, 2 if k == 0 and width > 16 else 1))
@@ -76,7 +80,8 @@ class ResNetCIFAR(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits (sample, class)."""
-        return self.linear(self.blocks(self.relu(self.bn1(self.conv1(x)))).mean((2, 3)))
+        x = self.relu(self.bn1(self.conv1(x)))
+        return self.linear(self.blocks(x).mean((2, 3)))
 
 
 def resnet(name: str) -> Callable[..., nn.Module]:

@@ -86,7 +86,8 @@ class TrainingConfig:
     def filled(self, optimizer: str, learning_rate: float) -> "TrainingConfig":
         """Return the same configuration with these defaults in place of None."""
         optimizer = self.optimizer or optimizer
-        rate, decay = self.learning_rate, self.weight_decay
+        rate = self.learning_rate
+        decay = self.weight_decay
         return dataclasses.replace(
             self,
             optimizer=optimizer,

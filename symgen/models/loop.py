@@ -108,7 +108,8 @@ class Loop:
             {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
         ]
         groups = [group for group in groups if group["params"]]
-        rate, decay = config.learning_rate, config.weight_decay
+        rate = config.learning_rate
+        decay = config.weight_decay
         if rate is None or decay is None:
             raise ValueError(f"{config} has settings without a value; use TrainingConfig.filled")
         self.rate = rate
@@ -169,7 +170,8 @@ class Loop:
         labels = to_device(y, self.device)
         loss, _, count = self.task.objective(logits.float(), labels)
         loss = loss / count
-        if self.task.term and (added := self.task.term(step, self.model)) is not None:
+        added = self.task.term(step, self.model) if self.task.term else None
+        if added is not None:
             loss = loss + added
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), CLIP[str(config.optimizer)])

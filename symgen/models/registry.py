@@ -205,10 +205,13 @@ def data_options(name: str) -> dict[str, Any]:
         return {"tokenizer": name}
     settings = getattr(from_pretrained("AutoConfig", name), "pretrained_cfg", None)
     if settings:  # of timm
-        mean, std, size = settings["mean"], settings["std"], settings["input_size"][-1]
+        mean = settings["mean"]
+        std = settings["std"]
+        size = settings["input_size"][-1]
     else:
         processor = from_pretrained("AutoImageProcessor", name)
-        mean, std = processor.image_mean, processor.image_std
+        mean = processor.image_mean
+        std = processor.image_std
         sizes = getattr(processor, "crop_size", None) or processor.size
         size = next(iter(dict(sizes).values()))
     return {"size": int(size), "statistics": (tuple(mean), tuple(std))}
