@@ -66,7 +66,7 @@ def test_randomness_and_batch_statistics_are_noticed_at_any_size(given, last, si
             masked_outputs(model, x, y, variables, AT_RELU, batch_size)
 
 
-@pytest.mark.parametrize("batch_size", [None, 2, 16])
+@pytest.mark.parametrize("batch_size", [None, 5, 16])
 def test_batch_statistics_below_the_masked_layer_are_noticed(given, batch_size):
     x, y, variables = given
     torch.manual_seed(0)
@@ -258,6 +258,6 @@ def test_images_with_the_channel_last_are_refused(given):
     numbers = variables.owners(9, 9)[..., None]
     v = masked_outputs(function, last, y, numbers.where(numbers < 3, -1), 0.0)
     expected = masked_outputs(lambda x: x.mean((2, 3)) * 9, x, y, variables, 0.0)
-    torch.testing.assert_close(v, expected)
+    torch.testing.assert_close(v, expected, atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match=r"x is a mapping with .'pixel_values'.; .*x\['pixel_val"):
         masked_outputs(network(), {"pixel_values": x}, y, variables, AT_RELU)
