@@ -236,7 +236,7 @@ def assigned(source: str) -> dict[str, ast.expr]:
     """Return the names that code assigns at its top level, and the values.
 
     Example:
-        >>> list(assigned("n = 8  # variables\nrate: float = 0.1"))
+        >>> list(assigned("n = 8; rate: float = 0.1"))
         ['n', 'rate']
     """
     found: dict[str, ast.expr] = {}
