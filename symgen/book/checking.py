@@ -187,8 +187,9 @@ def _distance(answer: np.ndarray, reference: np.ndarray) -> float:
 
 def _difference(label: str, answer: np.ndarray, expected: np.ndarray, tol: float) -> str:
     if answer.shape != expected.shape:
-        kind = f"shape {expected.shape}" if expected.ndim else "one number"
-        return f"{label} of shape {answer.shape}; {kind} is expected."
+        if not expected.ndim:
+            return f"{label} {_short(answer.tolist())}; one number is expected."
+        return f"{label} of shape {answer.shape}; shape {expected.shape} is expected."
     if not answer.ndim:
         return f"{label} {_short(answer)}, which is not the expected one."
     wrong = []

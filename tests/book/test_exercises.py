@@ -116,7 +116,7 @@ def test_every_mistake_differs_from_the_right_answer_and_has_its_hint(name, vari
         ([1.0, 3.0], torch.tensor([1.0, 2.0]), {},
          "Not yet: the result is wrong in 1 of 2 values; the first has index 1: 3."),
         ({"a": 1, "b": 3}, [1, 2], {}, "Not yet: b is 3, which is not the expected one."),
-        ({"a": 1, "b": [1, 2]}, [1, 2], {}, "Not yet: b is of shape (2,); one number is expected."),
+        ({"a": 1, "b": [1, 2]}, [1, 2], {}, "Not yet: b is [1.0, 2.0]; one number is expected."),
         ({"a": 5, "b": 7}, [1, 2], {}, "Not yet: a is 5, which is not the expected one. b is 7, w"),
         ([[1, 2], [1, 2]], [1, 2], {}, "Not yet: the result is of shape (2, 2); shape (2,) is exp"),
         # As many numbers, in another shape.
@@ -145,7 +145,7 @@ def test_a_cell_that_waits_for_code_says_which(capsys):
     ("name", "answers", "hint"),
     [
         ("two models", (Fraction(3), torch.tensor(1.0)), "Correct."),
-        ("two models", ([1, 1, -1], 1), "strength_and is of shape (3,); one number is expected."),
+        ("two models", ([1, 1, -1], 1), "strength_and is [1.0, 1.0, -1.0]; one number is expected."),
         ("two models", (-3, -1), "the sign is turned around."),
         ("log odds", (2.19, -2.19, 0), "Correct."),
         ("log odds", tuple(torch.logit(torch.tensor([0.9, 0.1, 0.5]))), "Correct."),
