@@ -65,8 +65,8 @@ class Program:
         return other
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Return A x, the sum of the effects (sample, 2, state) on every state."""
-        return and_or_outputs(x)
+        """Return A x, the sum of the effects on every state; a third row of x, the residual, is no effect."""
+        return and_or_outputs(x[:, :2])
 
     def adjoint(self, mu: Tensor) -> Tensor:
         """Return A' mu, shape (sample, 2, state)."""
