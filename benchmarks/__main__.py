@@ -21,7 +21,6 @@ GROUPS: dict[str, Callable[[bool], list[dict]]] = {
     "growth": solvers.growth,
     "methods": solvers.methods,
     "sampled": solvers.sampled,
-    "peers": solvers.peers,
     "throughput": networks.throughput,
     "prompt": networks.prompt,
 }

@@ -2,12 +2,14 @@
 
 import functools
 import os
+from collections.abc import Iterable
 from unittest import mock
 
 import numpy as np
 import torch
 from scipy import sparse
 from scipy.optimize import OptimizeResult, linprog
+from shapiq import approximator
 from torch import Tensor
 
 import symgen
@@ -57,15 +59,15 @@ def exact(quick: bool) -> list[dict]:
     symgen.sparsify(v[:1])
     ours, inter = seconds(lambda: symgen.sparsify(v, NOISE), 3)
     ours /= len(v)
-    times, results = zip(
-        *[seconds(lambda r=r: published(v, NOISE, r, steps)) for r in RATES], strict=True
-    )
-    best = torch.stack([x.objective for x in results]).amin(0)
-    theirs = sum(times) * STEPS / steps / len(v)
-    above = float((best / inter.objective).mean() - 1)
     what = f"sparsify, n = {n}, tol 1e-3"
-    note = f"all three rates, samples in one batch, {steps} steps; objective {above:.0%} above ours"
-    rows = [row(what, "published procedure", ours, theirs, "s per sample", note)]
+    rows = []
+    for rate in (1e-7, *RATES):
+        wall, result = seconds(lambda rate=rate: published(v, NOISE, rate, steps))
+        theirs = wall * STEPS / steps / len(v)
+        above = float((result.objective / inter.objective).mean() - 1)
+        note = f"samples in one batch, {steps} steps; objective {above:.0%} above ours"
+        against = f"published procedure, rate {rate:g}"
+        rows.append(row(what, against, ours, theirs, "s per sample", note))
     wall, result = seconds(lambda: highs(v[0], "highs-ipm"))
     off = float(inter.objective[0]) / result.fun - 1
     note = f"one sample; our objective is {off:.1e} above the optimum"
@@ -127,56 +129,77 @@ def methods(quick: bool) -> list[dict]:
     return rows
 
 
-def _logical(states: Tensor) -> Tensor:
-    """An AND of five, an OR of six and an AND of two variables."""
-    and5, or6, and2 = 0b111110, 0b111111 << 6, 0b11 << 12
-    parts = 2.0 * ((states & and5) == and5) + 1.5 * ((states & or6) != 0)
-    return parts.double() + (states & and2 == and2)
+Term = tuple[str, int, float]
+
+
+def _planted(name: str, n: int) -> list[Term]:
+    """Return terms of random variables: type, set and effect."""
+    generator = np.random.default_rng(n)
+    sizes = {
+        "base": [("and", 5), ("or", 6), ("and", 2)],
+        "wide": [("or", 10), ("or", 12), ("and", 3), ("and", 4)],
+        "many": [("and", k) for k in (1, 2, 2, 2, 3, 3, 4, 5)] + [("or", k) for k in (2, 3, 4, 6)],
+    }
+    terms = []
+    for kind, size in sizes[name]:
+        members = generator.choice(n, size, replace=False)
+        effect = generator.choice([-1, 1]) * generator.uniform(0.5, 2)
+        terms.append((kind, sum(1 << int(i) for i in members), float(effect)))
+    return terms
+
+
+def _output(terms: list[Term], states: np.ndarray) -> np.ndarray:
+    v = np.zeros(len(states))
+    for kind, index, effect in terms:
+        met = states & index
+        v += effect * (met == index if kind == "and" else met != 0)
+    return v
+
+
+def _shapley(terms: Iterable[Term], n: int) -> np.ndarray:
+    """Return Shapley values: the members of an AND or an OR share its effect equally."""
+    values = np.zeros(n)
+    for _, index, effect in terms:
+        values += effect / index.bit_count() * (index >> np.arange(n) & 1)
+    return values
+
+
+def _proxy(terms: list[Term], n: int, budget: int) -> np.ndarray:
+    """Return the Shapley values that ProxySHAP estimates."""
+
+    def game(coalitions: np.ndarray) -> np.ndarray:
+        return _output(terms, (coalitions.astype(np.int64) << np.arange(n)).sum(1))
+
+    proxy = approximator.ProxySHAP(n=n, index="SV", max_order=1, random_state=0)
+    return proxy.approximate(budget, game).get_n_order_values(1)
 
 
 def sampled(quick: bool) -> list[dict]:
-    """More than 16 variables: planted logic of high orders, judged on states held out."""
+    """More than 16 variables: planted terms, against ProxySHAP at the same number of states."""
+    cases = [("base", 20, 400), ("base", 20, 1000), ("base", 40, 1000), ("wide", 20, 1000),
+             ("many", 20, 600), ("many", 20, 1000), ("many", 40, 1000)]  # fmt: skip
+    peer = hasattr(approximator, "ProxySHAP")
+    against = "ProxySHAP" if peer else "ProxySHAP (shapiq >= 1.8): not installed"
     rows = []
-    for n in (20,) if quick else (20, 24, 40):
-        states = draw_states(n, 500)
-        v = _logical(states)[None]
-        for chosen in (False, True):
-            wall, inter = seconds(
-                lambda s=states, n=n, v=v, f=chosen: sparsify_sampled(v, s, n, held_out=100, few=f)
-            )
-            left, count = float(inter.errors.mean()), len(inter.to_frame())
-            note = f"{wall:.1f} s; {left:.1e} of the held-out variance unexplained"
-            what = f"sparsify_sampled, n = {n}, 400 states, few={chosen}"
-            rows.append(row(what, "planted", count, 3, "effects", note))
+    for name, n, budget in cases[:1] if quick else cases:
+        terms = _planted(name, n)
+        states = draw_states(n, budget)
+        v = torch.from_numpy(_output(terms, states.numpy()))[None]
+        ours, inter = seconds(lambda v=v, states=states, n=n: sparsify_sampled(v, states, n), 2)
+        frame = inter.to_frame()
+        result = list(zip(frame["type"], frame["index"], frame["effect"], strict=True))
+        right = {(kind, index) for kind, index, _ in terms} & {term[:2] for term in result}
+        exact = _shapley(terms, n)
+        size = np.linalg.norm(exact)
+        miss = np.linalg.norm(_shapley(result, n) - exact) / size
+        theirs, their_miss = float("nan"), float("nan")
+        if peer:
+            theirs, values = seconds(lambda t=terms, n=n, b=budget: _proxy(t, n, b), 2)
+            their_miss = np.linalg.norm(values - exact) / size
+        what = f"sparsify_sampled, {name}, n = {n}, {budget} states"
+        note = f"{len(right)} of {len(terms)} terms found, {len(result)} effects"
+        rows += [
+            row(what, against, ours, theirs, "s per sample", note),
+            row(what, against, miss, their_miss, "relative error of Shapley values"),
+        ]
     return rows
-
-
-def peers(quick: bool) -> list[dict]:
-    """Error of Shapley values against ProxySPEX of shapiq, at the same number of states."""
-    try:
-        from shapiq.approximator import ProxySPEX
-    except ImportError:
-        print("peers: ProxySPEX (shapiq >= 1.3) is not installed; its rows are left out")
-        return []
-    n, budget = 20, 300 if quick else 1000
-    states = draw_states(n, budget)
-    wall, inter = seconds(lambda: sparsify_sampled(_logical(states)[None], states, n, few=True))
-    # The members of an AND and of an OR share its effect equally.
-    values, exact = np.zeros(n), np.zeros(n)
-    for index, effect in zip(inter.index.tolist(), inter.effects[0].tolist(), strict=True):
-        values += effect / index.bit_count() * (index >> np.arange(n) & 1)
-    for index, effect in ((0b111110, 2.0), (0b111111 << 6, 1.5), (0b11 << 12, 1.0)):
-        exact += effect / index.bit_count() * (index >> np.arange(n) & 1)
-
-    def game(coalitions: np.ndarray) -> np.ndarray:
-        index = (coalitions.astype(np.int64) << np.arange(n)).sum(1)
-        return _logical(torch.from_numpy(index)).numpy()
-
-    proxy = ProxySPEX(n=n, index="SV", max_order=1)
-    theirs, result = seconds(lambda: proxy.approximate(budget, game))
-    errors = (abs(x - exact).max() for x in (values, result.get_n_order_values(1)))
-    what = f"sparsify_sampled, n = {n}, {budget} states, few=True"
-    return [
-        row(what, "ProxySPEX", *map(float, errors), "largest error of Shapley values"),
-        row(what, "ProxySPEX", wall, theirs, "s per sample"),
-    ]
