@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from symgen.book import editions, notebooks
@@ -52,22 +53,19 @@ def effect(row: Any) -> str:
         >>> effect(row)
         '0.039 [0.025, 0.053] nats'
     """
-    numbers = [float(row[name]) for name in ("mean", "low", "high")]
-    _, low, high = numbers
+    mean, low, high = float(row["mean"]), float(row["low"]), float(row["high"])
     if not high > low:  # an exact value, or NaN
-        return f"{digits(numbers[0])} {row['unit']}".strip()
+        return f"{digits(mean)} {row['unit']}".strip()
     limit = row.get("side", 0) * row.get("margin", 0)
     places = max(1 - math.floor(math.log10(3 * (high - low))), 0)
     # A bound must not be printed on the other side of the margin, or on it.
-    while places < 9 and any(
-        (round(bound, places) > limit, round(bound, places) < limit)
-        != (bound > limit, bound < limit)
-        for bound in (low, high)
-    ):
-        places += 1
-    # 0.0 turns -0.0 into 0.0.
-    mean, low, high = (f"{round(x, places) + 0.0:.{places}f}" for x in numbers)
-    return f"{mean} [{low}, {high}] {row['unit']}".strip()
+    for bound in (low, high):
+        while places < 9 and np.sign(round(bound, places) - limit) != np.sign(bound - limit):
+            places += 1
+    texts = []
+    for number in (mean, low, high):
+        texts.append(f"{round(number, places) + 0.0:.{places}f}")  # 0.0 turns -0.0 into 0.0
+    return f"{texts[0]} [{texts[1]}, {texts[2]}] {row['unit']}".strip()
 
 
 def claims_of_paper(book: Path) -> pd.DataFrame:
