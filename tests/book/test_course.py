@@ -12,7 +12,11 @@ from symgen.book.notebooks import BookError, has_tag
 
 MORE = [
     ("code", ["blank"], 'def twice(x):\n    """Return 2 x."""\n    return 2 * x'),
-    ("code", ["exercise-check"], "from symgen.book import exercises\nexercises.check('signs', twice)"),
+    (
+        "code",
+        ["exercise-check"],
+        "from symgen.book import exercises\nexercises.check('signs', twice)",
+    ),
     ("markdown", ["slide", "slide-only"], "## On slides only"),
     ("markdown", ["notes"], "Ask: what is $n$?"),
     ("code", ["slide-more"], "plt.plot([0, 1]);"),
@@ -128,7 +132,7 @@ def test_refusals(copied, tmp_path):
     (copied / "there" / "x").touch()
     result = CliRunner().invoke(cli.app, ["course", str(copied / "there")])
     assert result.exit_code == 2 and "is not empty; name a new folder" in result.output
-    with pytest.raises(BookError, match="'m' is unknown"):
+    with pytest.raises(BookError, match='"m" is unknown'):
         course.write_course(copied, tmp_path / "new", given={"m": 1})
     with pytest.raises(BookError, match="02_second: failed: cell .* raised RuntimeError"):
         course.write_course(copied, tmp_path / "new", ["02_second"], given={"fail": True})
