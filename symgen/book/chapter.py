@@ -178,7 +178,7 @@ class Chapter:
         Raises:
             ValueError: for an unknown claim.
         """
-        from symgen.method.claims import verdict, without_verdict
+        from symgen.method.statistics import verdict, without_verdict
 
         about = pages.claims_of_paper(notebooks.book_folder())
         if name not in about.index:

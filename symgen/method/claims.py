@@ -7,7 +7,6 @@ a training run. If a rule takes outputs or interactions, give a list with one en
 those of one language model, whose prompts are the repetitions then.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +29,7 @@ from symgen.method.generalization import (
     LOW_ORDERS,
     REST_ORDERS,
     as_list,
-    chance_level,
+    excess,
     generalization_power,
     mean_order,
     order_spectrum,
@@ -38,7 +37,7 @@ from symgen.method.generalization import (
     uncancelled,
 )
 from symgen.method.removal import REMOVED, SMALL_GAP, closure
-from symgen.method.statistics import Interval, array, interval
+from symgen.method.statistics import Contrast, control
 from symgen.method.training_curves import curves, last, peak, rescaled, since_t2
 from symgen.transforms import count_variables, moebius
 
@@ -51,82 +50,6 @@ SHARE, COUNT, ORDER, NATS, ODDS, ACCURACY = 0.02, 0.05, 0.05, 0.02, 0.05, 0.005
 # The lead of low orders, the same in every study.
 LEAD = "H of orders 1-2 minus H of orders from 3 on"
 ABOVE = "H above chance: orders 1-2 minus orders from 3 on"
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Contrast:
-    """A number that a claim depends on.
-
-    Attributes:
-        label: what the number is, in words.
-        values: one number per repetition; NaN is left out.
-        side: 1 if the claim says "above the margin", -1 for "below minus the margin", 0 for a
-            control, which has no verdict.
-        margin: how small an effect counts as none, in the unit of the values. A negative margin
-            states by how much a quantity may move against the claim.
-        unit: unit of the values; empty for shares and counts.
-    """
-
-    label: str
-    values: Any
-    side: int
-    margin: float = 0.0
-    unit: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "values", array(self.values))
-
-    @property
-    def interval(self) -> Interval:
-        """The mean and its 95 % t interval."""
-        return interval(self.values)
-
-    @property
-    def verdict(self) -> str:
-        """See `judge`; empty for a control."""
-        return judge(self.values, self.side, self.margin) if self.side else ""
-
-
-def judge(values: Any, side: int, margin: float = 0.0) -> str:
-    """Return the verdict on a claim about a mean, by its 95 % t interval.
-
-    Args:
-        values: one per repetition.
-        side: 1 if the claim says "above the margin", -1 for "below minus the margin".
-        margin: see `Contrast`.
-
-    Returns:
-        "holds" if the whole interval lies beyond the margin on the claimed side, "fails" if all of
-        it lies short of the margin, else "open" (also for a single value).
-
-    Example:
-        >>> judge([0.1, 0.2, 0.3, 0.2], 1), judge([0.1, 0.2, 0.3, 0.2], -1), judge([0.1], 1)
-        ('holds', 'fails', 'open')
-    """
-    _, low, high = interval(side * array(values))
-    return "holds" if low > margin else "fails" if high < margin else "open"
-
-
-def verdict(contrasts: Sequence[Contrast]) -> str:
-    """Return the verdict on a claim: it holds if all contrasts hold, and fails if any fails.
-
-    Returns:
-        "holds", "fails" or "open"; empty if all are controls.
-    """
-    verdicts = {c.verdict for c in contrasts if c.side}
-    if "fails" in verdicts or not verdicts:
-        return "fails" if verdicts else ""
-    return "holds" if verdicts == {"holds"} else "open"
-
-
-def control(label: str, values: Any, unit: str = "") -> Contrast:
-    """Return a contrast without a verdict."""
-    return Contrast(label, values, 0, unit=unit)
-
-
-def without_verdict(contrasts: Sequence[Contrast]) -> list[Contrast]:
-    """Return the same numbers as controls, such as those of networks that learned nothing."""
-    return [dataclasses.replace(one, side=0) for one in contrasts]
 
 
 def _moves(
@@ -195,6 +118,10 @@ def _salient_share(inter: Interactions) -> Tensor:
 
 def _high_share(v: Tensor) -> Tensor:
     return strength_above(moebius(v.double()))[..., count_variables(v) // 2]
+
+
+def _never_falls(v: Tensor) -> Tensor:
+    return never_falls(average_output(v))
 
 
 def _hit(v: Tensor, inter: Interactions) -> Tensor:
@@ -266,21 +193,24 @@ def _leads(
 
     With untrained copies of the baselines, also H minus H with these.
     """
-    g, orders = transfer(target, baselines), (LOW_ORDERS, REST_ORDERS)
-    low, rest = (generalization_power(target, g, x) for x in orders)
-    chance = [chance_level(target, baselines, x) for x in orders]
-    above = (low - chance[0]) - (rest - chance[1])
-    rows = [control(ABOVE, above), control(LEAD, low - rest)]
+    g = transfer(target, baselines)
+    lead = generalization_power(target, g, LOW_ORDERS) - generalization_power(
+        target, g, REST_ORDERS
+    )
+    above = excess(target, baselines, LOW_ORDERS) - excess(target, baselines, REST_ORDERS)
+    rows = [control(ABOVE, above), control(LEAD, lead)]
     if untrained is not None:
-        ours, null = (generalization_power(target, x) for x in (g, transfer(target, untrained)))
-        rows.append(control("H minus H with untrained copies", ours - null))
+        null = generalization_power(target, transfer(target, untrained))
+        power = generalization_power(target, g)
+        rows.append(control("H minus H with untrained copies", power - null))
     return rows
 
 
 def _shares(k: int, label: str, side: int, margin: float, target: Any, baselines: Any) -> list:
     """Return value k of `_shared` as a contrast; of `_matched` and relabelled words as controls."""
-    label, backwards = f"{label}, shared minus unshared", range(target.n)[::-1]
-    chance = [one.relabelled([*backwards]) for one in as_list(baselines)]
+    label = f"{label}, shared minus unshared"
+    backwards = list(reversed(range(target.n)))
+    chance = [one.relabelled(backwards) for one in as_list(baselines)]
     main = Contrast(label, _shared(target, baselines)[k], side, margin)
     matched = control(f"{label}, matched by strength", _matched(target, baselines)[k])
     return [main, matched, control(f"{label}, relabelled words", _shared(target, chance)[k])]
@@ -294,14 +224,16 @@ def matching(outputs: Outputs, exact: Effects) -> list[Contrast]:
 
 def sparsity(inters: Effects, random: Effects) -> list[Contrast]:
     """Section 2.1: the salient share of possible interactions, minus that of shuffled outputs."""
-    ours, theirs = (_means(_salient_share, x) for x in (inters, random))
+    ours = _means(_salient_share, inters)
+    theirs = _means(_salient_share, random)
     label = "salient share of the possible interactions"
     return [Contrast(f"{label}, minus shuffled", ours - theirs, -1, SHARE), control(label, ours)]
 
 
 def low_orders(table: pd.DataFrame) -> list[Contrast]:
     """Fig. 2: after training, H of orders 1 and 2 minus H of orders 6 to 10."""
-    label, ahead = "H of orders 1-2 minus H of orders 6-10", _lead(table)
+    label = "H of orders 1-2 minus H of orders 6-10"
+    ahead = _lead(table)
     main = Contrast(f"{label}, after training", ahead.iloc[:, -1], 1, SHARE)
     before = control(f"{label}, before training", ahead.iloc[:, 0])
     above = control(ABOVE, last(table, "excess_low") - last(table, "excess_rest"))
@@ -321,7 +253,8 @@ def _share_from(table: pd.DataFrame, order: int) -> pd.Series:
 def pair_low_orders(target: Interactions, baselines: Effects) -> list[Contrast]:
     """The rule `low_orders` per sample, for two networks trained once."""
     g = transfer(target, baselines)
-    low, high = (generalization_power(target, g, x) for x in (LOW_ORDERS, HIGH_ORDERS))
+    low = generalization_power(target, g, LOW_ORDERS)
+    high = generalization_power(target, g, HIGH_ORDERS)
     main = Contrast("H of orders 1-2 minus H of orders 6-10, after training", low - high, 1, SHARE)
     return [main, *_leads(target, baselines)]
 
@@ -360,16 +293,17 @@ def gap(table: pd.DataFrame) -> list[Contrast]:
 
 def untrained_orders(table: pd.DataFrame) -> list[Contrast]:
     """Section 3.1: before training, strength of middle orders minus low, and minus high orders."""
-    low, middle, high = (_first(table, f"orders_{k}") for k in ("low", "middle", "high"))
+    middle = _first(table, "orders_middle")
     rest = control("share of strength that is left after cancelling", _first(table, "uncancelled"))
     label = "strength of middle orders minus that of"
-    pairs = (("low", middle - low), ("high", middle - high))
-    return [*(Contrast(f"{label} {k} orders", x, 1, SHARE) for k, x in pairs), rest]
+    ahead = {k: middle - _first(table, f"orders_{k}") for k in ("low", "high")}
+    return [*(Contrast(f"{label} {k} orders", x, 1, SHARE) for k, x in ahead.items()), rest]
 
 
 def untrained_transfer(table: pd.DataFrame) -> list[Contrast]:
     """Section 3.1: before training, H minus 1/2."""
-    first, chance = (_first(table, name) for name in ("H", "chance"))
+    first = _first(table, "H")
+    chance = _first(table, "chance")
     main = Contrast("H before training, minus 1/2", first - 0.5, -1, SHARE)
     return [main, control("H before training, minus chance", first - chance)]
 
@@ -388,15 +322,18 @@ def phase_2(table: pd.DataFrame) -> list[Contrast]:
 
 def phase_3(table: pd.DataFrame) -> list[Contrast]:
     """Section 3.1, App. I: after t2, non-generalizable strength grows, and more than the other."""
-    grown, other = (since_t2(table, name) for name in ("non_generalizable", "generalizable"))
-    label, unit = "non-generalizable strength, t2 to last checkpoint", "log odds"
+    grown = since_t2(table, "non_generalizable")
+    other = since_t2(table, "generalizable")
+    label = "non-generalizable strength, t2 to last checkpoint"
+    unit = "log odds"
     more = Contrast("the same, minus generalizable strength", grown - other, 1, ODDS, unit)
     return [Contrast(label, grown, 1, ODDS, unit), more]
 
 
 def removal_gap(table: pd.DataFrame) -> list[Contrast]:
     """Fig. 4 (Eq. 12): the share of the loss gap that the removal closes."""
-    label, closed = "share of the loss gap that closes", closure(table)
+    label = "share of the loss gap that closes"
+    closed = closure(table)
     words = {"random": "random removal", "permuted": "removal by permuted G", "shrunk": "shrinking"}
     others = {words[k]: closure(table, minus=k) for k in words}
     rest = [control(f"{label}, minus that by {k}", x) for k, x in others.items()]
@@ -405,14 +342,16 @@ def removal_gap(table: pd.DataFrame) -> list[Contrast]:
 
 def removal_train(table: pd.DataFrame) -> list[Contrast]:
     """Fig. 4 (Eq. 12): the removal raises the training loss."""
-    rise, other = (_risen(table, "train", kind) for kind in (REMOVED, "random"))
+    rise = _risen(table, "train", REMOVED)
+    other = _risen(table, "train", "random")
     main = Contrast("rise of the training loss by removal", rise, 1, NATS, "nats")
     return [main, control("rise of the training loss by random removal", other, "nats")]
 
 
 def removal_test(table: pd.DataFrame) -> list[Contrast]:
     """Fig. 4 (Eq. 12): the removal does not raise the test loss."""
-    rise, other = (_risen(table, "test", kind) for kind in (REMOVED, "random"))
+    rise = _risen(table, "test", REMOVED)
+    other = _risen(table, "test", "random")
     main = Contrast("rise of the test loss by removal", rise, -1, -NATS, "nats")
     return [main, control("rise of the test loss by random removal", other, "nats")]
 
@@ -455,7 +394,8 @@ def sft_orders(table: pd.DataFrame) -> list[Contrast]:
 
 def sft_share(table: pd.DataFrame) -> list[Contrast]:
     """App. P: H after fine-tuning minus H before."""
-    power, above = (last(table, k) - _first(table, k) for k in ("H", "excess"))
+    power = last(table, "H") - _first(table, "H")
+    above = last(table, "excess") - _first(table, "excess")
     main = Contrast("change of H by tuning", power, 1, SHARE)
     return [main, control("change of H above chance", above)]
 
@@ -469,10 +409,13 @@ def sft_phase(table: pd.DataFrame) -> list[Contrast]:
 
 def sft_noise(table: pd.DataFrame) -> list[Contrast]:
     """arXiv 2605.17967: unshared strength falls, and by more than shared strength grows."""
-    names, odds = ("non_generalizable", "generalizable", "mean_order"), "log odds"
-    lost, gained, order = (_moves(table, name, -1, names[0])[0] for name in names)
-    main = Contrast("unshared strength, first checkpoint to lowest", lost, -1, ODDS, odds)
-    more = Contrast("the same, plus change of shared strength", lost + gained, -1, ODDS, odds)
+    guide = "non_generalizable"
+    lost, _ = _moves(table, guide, -1, guide)
+    gained, _ = _moves(table, "generalizable", -1, guide)
+    order, _ = _moves(table, "mean_order", -1, guide)
+    unit = "log odds"
+    main = Contrast("unshared strength, first checkpoint to lowest", lost, -1, ODDS, unit)
+    more = Contrast("the same, plus change of shared strength", lost + gained, -1, ODDS, unit)
     return [main, more, control("mean order, over the same steps", order)]
 
 
@@ -480,23 +423,25 @@ def sft_short(table: pd.DataFrame) -> list[Contrast]:
     """arXiv 2605.17967: unshared strength is lowest before half of the steps, then grows."""
     share = curves(table, "non_generalizable").idxmin(axis=1) / table["step"].max() - 0.5
     main = Contrast("share of steps to lowest unshared strength, minus 1/2", share, -1, SHARE)
-    names = ("non_generalizable", "test_loss")
-    more, loss = (_moves(table, name, -1, names[0])[1] for name in names)
+    _, more = _moves(table, "non_generalizable", -1)
+    _, loss = _moves(table, "test_loss", -1, "non_generalizable")
     grows = Contrast("unshared strength, lowest to last checkpoint", more, 1, ODDS, "log odds")
     return [main, grows, control("test loss, over the same steps", loss, "nats")]
 
 
 def condition_1(outputs: Outputs) -> list[Contrast]:
     """Condition 1 (App. B): strength share above order n/2, minus that of shuffled outputs."""
-    ours, theirs = (_means(_high_share, x) for x in (outputs, map(shuffled, outputs)))
+    ours = _means(_high_share, outputs)
+    theirs = _means(_high_share, map(shuffled, outputs))
     label = "share of strength above order n/2"
     return [Contrast(f"{label}, minus shuffled", ours - theirs, -1, SHARE), control(label, ours)]
 
 
 def condition_2(outputs: Outputs) -> list[Contrast]:
     """Condition 2 (App. B): the share of samples whose mean output never falls, minus 1/2."""
-    label, random = "share of samples whose mean output never falls", map(shuffled, outputs)
-    ours, theirs = (_means(lambda v: never_falls(average_output(v)), x) for x in (outputs, random))
+    label = "share of samples whose mean output never falls"
+    ours = _means(_never_falls, outputs)
+    theirs = _means(_never_falls, map(shuffled, outputs))
     main = Contrast(f"{label}, minus 1/2", ours - 0.5, 1, SHARE)
     return [main, control(f"{label}: shuffled", theirs)]
 
@@ -511,8 +456,10 @@ def condition_3(outputs: Outputs) -> list[Contrast]:
 
 def baselines_two(power: pd.DataFrame, chance: pd.DataFrame) -> list[Contrast]:
     """Fig. 5, App. C: the gain of H by the second baseline, alone and minus that by all further."""
-    above, most = power - chance, power.columns[-1]
-    second, further = above[2] - above[1], above[most] - above[2]
+    above = power - chance
+    most = power.columns[-1]
+    second = above[2] - above[1]
+    further = above[most] - above[2]
     main = Contrast("H above chance gained by the second baseline", second, 1, SHARE)
     more = Contrast("the same, minus the gain of all further ones", second - further, 1, SHARE)
     return [main, more, control(f"H gained by {most} baselines over 1", power[most] - power[1])]
@@ -535,7 +482,8 @@ def similarity_shape(binary: Outputs, continuous: Outputs, rest: Outputs) -> lis
 
 def cross_validation(table: pd.DataFrame) -> list[Contrast]:
     """Table 1, App. N: Jaccard similarity of the spectra shared with B and with C, minus chance."""
-    agree, label = table["jaccard"], "Jaccard similarity of B and C"
+    agree = table["jaccard"]
+    label = "Jaccard similarity of B and C"
     main = Contrast(f"{label}, minus chance", agree - table["chance"], 1, SHARE)
     other = control(f"{label}, minus that with B untrained", agree - table["untrained"])
     return [main, other, control(label, agree)]

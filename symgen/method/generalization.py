@@ -282,7 +282,7 @@ def other_sample_level(
             tensors = {
                 name: x.roll(shift, target.bias.ndim - 1) for name, x in one.tensors().items()
             }
-            moved.append(Interactions(**tensors))
+            moved.append(Interactions(*tensors.values()))
         g = transfer(target, moved, **options)
         powers.append(generalization_power(target, g, orders))
     return torch.stack(powers).nanmean(0)

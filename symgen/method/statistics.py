@@ -1,5 +1,7 @@
-"""Means over repetitions and their intervals."""
+"""Means over repetitions, their intervals, and verdicts on claims about them."""
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,3 +60,81 @@ def interval(values: Any) -> Interval:
         return Interval(mean, mean, mean)
     low, high = stats.t.interval(0.95, len(known) - 1, mean, error)
     return Interval(mean, float(low), float(high))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Contrast:
+    """A number that a claim depends on.
+
+    Attributes:
+        label: what the number is, in words.
+        values: one number per repetition; NaN is left out.
+        side: 1 if the claim says "above the margin", -1 for "below minus the margin", 0 for a
+            control, which has no verdict.
+        margin: how small an effect counts as none, in the unit of the values. A negative margin
+            states by how much a quantity may move against the claim.
+        unit: unit of the values; empty for shares and counts.
+    """
+
+    label: str
+    values: Any
+    side: int
+    margin: float = 0.0
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", array(self.values))
+
+    @property
+    def interval(self) -> Interval:
+        """The mean and its 95 % t interval."""
+        return interval(self.values)
+
+    @property
+    def verdict(self) -> str:
+        """See `judge`; empty for a control."""
+        return judge(self.values, self.side, self.margin) if self.side else ""
+
+
+def judge(values: Any, side: int, margin: float = 0.0) -> str:
+    """Return the verdict on a claim about a mean, by its 95 % t interval.
+
+    Args:
+        values: one per repetition.
+        side: 1 if the claim says "above the margin", -1 for "below minus the margin".
+        margin: see `Contrast`.
+
+    Returns:
+        "holds" if the whole interval lies beyond the margin on the claimed side, "fails" if all of
+        it lies short of the margin, else "open" (also for a single value).
+
+    Example:
+        >>> judge([0.1, 0.2, 0.3, 0.2], 1), judge([0.1, 0.2, 0.3, 0.2], -1), judge([0.1], 1)
+        ('holds', 'fails', 'open')
+    """
+    _, low, high = interval(side * array(values))
+    if low > margin:
+        return "holds"
+    return "fails" if high < margin else "open"
+
+
+def verdict(contrasts: Sequence[Contrast]) -> str:
+    """Return the verdict on a claim: it holds if all contrasts hold, and fails if any fails.
+
+    Returns:
+        "holds", "fails" or "open"; empty if all are controls.
+    """
+    verdicts = {c.verdict for c in contrasts if c.side}
+    if "fails" in verdicts or not verdicts:
+        return "fails" if verdicts else ""
+    return "holds" if verdicts == {"holds"} else "open"
+
+
+def control(label: str, values: Any, unit: str = "") -> Contrast:
+    """Return a contrast without a verdict."""
+    return Contrast(label, values, 0, unit=unit)
+
+
+def without_verdict(contrasts: Sequence[Contrast]) -> list[Contrast]:
+    """Return the same numbers as controls, such as those of networks that learned nothing."""
+    return [dataclasses.replace(one, side=0) for one in contrasts]

@@ -117,7 +117,7 @@ def rescaled(table: pd.DataFrame) -> pd.DataFrame:
     """
     power = curves(table, "H")
     chance = curves(table, "chance")
-    above = ((power - chance) / (1 - chance)).stack().rename("value").reset_index()
+    above = ((power - chance) / (1 - chance)).reset_index().melt("seed", var_name="step")
     return pd.concat([table, above.assign(quantity="above")], ignore_index=True)
 
 

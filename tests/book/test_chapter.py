@@ -11,7 +11,7 @@ from book.small_book import PARAMETERS
 from symgen.book import editions, pages
 from symgen.book.chapter import Chapter
 from symgen.book.notebooks import PROVENANCE, BookError
-from symgen.method.claims import Contrast
+from symgen.method.statistics import Contrast
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from scipy import stats
 
 import symgen
 from symgen.method import claims
-from symgen.method.claims import Contrast, judge, verdict
+from symgen.method.statistics import Contrast, judge, verdict, without_verdict
 from symgen.method.training_curves import learned
 
 LISTED = Path(__file__).parents[2] / "data" / "paper" / "claims.csv"
@@ -189,7 +189,7 @@ def test_networks_that_learned_nothing_get_no_verdict():
     measured = pd.concat([table(), trainings(spread=0.0, test_accuracy=[0.1] * 4 + [0.52],
                                              guessing=[0.53] * 5)])  # fmt: skip
     assert not learned(measured)
-    plain = claims.without_verdict(claims.low_orders(measured))
+    plain = without_verdict(claims.low_orders(measured))
     assert verdict(plain) == "" and plain[0].interval == claims.low_orders(measured)[0].interval
 
 
