@@ -5,7 +5,7 @@ import sys
 
 from conftest import ROOT
 
-from benchmarks import offline
+from benchmarks import offline, solvers
 from symgen.book import notebooks
 from symgen.data import sources
 
@@ -17,6 +17,15 @@ def test_a_group_of_the_benchmarks_prints_both_sides():
     header = next(line for line in done.stdout.splitlines() if "against" in line)
     assert {"what", "against", "ours", "theirs", "unit"} <= set(header.split())
     assert sorted((ROOT / "data" / "benchmarks").iterdir()) == before
+
+
+def test_planted_terms_come_back_and_errors_stand_next_to_times():
+    time, error = solvers.sampled(quick=True)
+    assert time["unit"] == "s per sample" and time["ours"] <= 5
+    assert time["note"] == "3 of 3 terms found, 3 effects"
+    assert error["unit"] == "relative error of Shapley values" and error["ours"] < 1e-9
+    if "not installed" not in error["against"]:
+        assert error["ours"] <= error["theirs"]
 
 
 def test_the_pack_for_a_machine_without_internet_holds_what_that_machine_lacks(

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from symgen.split.few import without_dust
-from symgen.split.program import Path, Program
+from symgen.split.program import CentralPath, Program
 from symgen.split.symmetric import symmetric_basis
 from symgen.transforms import interaction_order, moebius, superset_sum, zeta
 
@@ -46,7 +46,7 @@ CHANGE, LEAST, MOST, SETTLE = 3.0, 0.05, 50.0, 20
 def minimize(
     program: Program, tol: float, max_iter: int, keep: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return feasible effects and proven lower bounds; see `Path.follow`.
+    """Return feasible effects and proven lower bounds; see `CentralPath.follow`.
 
     A step takes two rounds of 20 iterations.
     """
@@ -82,7 +82,7 @@ def _by_order(eps: Tensor, n: int) -> list[Tensor]:
     return [weight * (order > 0), weight * (order > 1), *slack]
 
 
-class _Path(Path):
+class _Path(CentralPath):
     """The method on the equations A x + r = w, one per state.
 
     The middle axis of z, x and weight is: AND effects, OR effects, and with noise the residual.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from symgen.split.few import without_dust
-from symgen.split.program import Path, Program
+from symgen.split.program import CentralPath, Program
 from symgen.split.symmetric import Inverse, symmetric_basis
 from symgen.transforms import zeta
 
@@ -31,11 +31,11 @@ LARGE = 9
 def minimize(
     program: Program, tol: float, max_iter: int, keep: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return feasible effects and proven lower bounds; see `Path.follow`."""
+    """Return feasible effects and proven lower bounds; see `CentralPath.follow`."""
     return _Path(program).follow(tol, max_iter, keep)
 
 
-class _Path(Path):
+class _Path(CentralPath):
     """The state of the method.
 
     Attributes:
@@ -95,7 +95,7 @@ class _Path(Path):
 
     def _prepare(self) -> None:
         """Factor the system (A diag(weight) A' + diag(slack)) u = rest at the present point."""
-        self.factor = None  # frees the old matrices before the new ones are formed
+        self.factor = torch.empty(0)  # frees the old matrices before the new ones are formed
         primal, dual = self.pair.unbind(1)
         self.ratio = primal / dual
         self.weight = (self.ratio[:, :2] + self.ratio[:, 2:4]) * self.program.columns

@@ -65,7 +65,10 @@ class Program:
         return other
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Return A x, the sum of the effects on every state; a third row of x, the residual, is no effect."""
+        """Return A x, the sum of the effects on every state.
+
+        The first two rows of x (sample, row, state) are effects, a third is the residual.
+        """
         return and_or_outputs(x[:, :2])
 
     def adjoint(self, mu: Tensor) -> Tensor:
@@ -125,11 +128,10 @@ class Program:
         return weight * self.adjoint(u)
 
 
-class Path:
+class CentralPath:
     """The best certified effects of a method, on its way to the optimum.
 
-    A method adds `advance`, which takes a step, and `cleaned`, which returns the best effects with
-    zeros off the support of the optimum. Both take the relative gap that is aimed at.
+    A method adds `advance` and `cleaned`. Both take the relative gap that is aimed at.
 
     Attributes:
         program: the scaled programs; zero effects are not feasible in any of them.
@@ -146,10 +148,18 @@ class Path:
         self.objective = torch.full_like(program.w[:, 0], torch.inf)
         self.low = torch.zeros_like(self.objective)
 
-    def __getitem__(self, kept: Tensor) -> "Path":
+    def __getitem__(self, kept: Tensor) -> "CentralPath":
         part = object.__new__(type(self))
         part.__dict__.update({name: x[kept] for name, x in self.__dict__.items()})
         return part
+
+    def advance(self, tol: float) -> None:
+        """Take one step."""
+        raise NotImplementedError
+
+    def cleaned(self, tol: float) -> Tensor:
+        """Return the best effects, with zeros off the support of the optimum."""
+        raise NotImplementedError
 
     def gap(self) -> Tensor:
         """Return the certified relative distance of the objective from the optimum."""

@@ -348,4 +348,4 @@ def _sparsest(present: np.ndarray, w: np.ndarray, eps: float) -> tuple[Model, np
             model, x = other, y
         cost = cost - CHEAPER * ~used
     objective = float(abs(x).sum())
-    return model, x * scale, max(0.0, 1 - low / objective)
+    return model, x * scale, max(0.0, float(1 - low / objective))

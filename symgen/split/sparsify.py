@@ -35,6 +35,8 @@ from symgen.transforms import count_variables
 MAX_VARIABLES = 16
 # Sums of 3**16 such outputs are still numbers.
 LARGEST = 1e290
+# A smaller noise bound counts as 0 if max(w) - min(w) = 1.
+LEAST_NOISE = 1e-12
 # Up to DENSE_FIRST variables, the interior-point method goes first. Up to DENSE_LAST, it finishes
 # the samples that the first-order method leaves. With 12 variables a sample takes it 5 to 12 s,
 # and the first-order method about 1 s.
@@ -59,7 +61,7 @@ def sparsify(
     noise: float = 0.02,
     tol: float = 1e-3,
     few: bool = False,
-    max_iter: int = 100,
+    max_iter: int = 300,
     progress: bool = False,
 ) -> Interactions:
     """Return the sparsest AND and OR effects that explain v on every masked state.
@@ -97,7 +99,7 @@ def sparsify(
         >>> inter.or_.tolist(), inter.and_.abs().max().item()
         ([0.0, 0.0, 0.0, 1.0], 0.0)
     """
-    check_options(noise, tol, max_iter)
+    _check_options(noise, tol, max_iter)
     v = _checked(torch.as_tensor(v).detach())
     n, shape = count_variables(v), v.shape[:-1]
     flat = v.reshape(-1, 2**n)
@@ -121,7 +123,7 @@ def sparsify(
     )
 
 
-def check_options(noise: float, tol: float, max_iter: int) -> None:
+def _check_options(noise: float, tol: float, max_iter: int) -> None:
     """Refuse options out of range."""
     if not (0 <= noise < torch.inf and 0 < tol < torch.inf and max_iter >= 1):
         raise ValueError(
@@ -197,6 +199,7 @@ def _solve(
         scale = scale.where(scale > 0, 1.0)
         # Divided first, so that the smallest numbers lose nothing.
         eps = noise * (w[:, -1].abs() / scale)
+        eps = eps.where(eps > LEAST_NOISE, 0.0)
         x, low = _minimize(Program(w / scale[:, None], eps), tol, few, max_iter)
         objective = x.abs().sum((1, 2))
         gap = ((objective - low) / objective).where(objective != 0, 0.0).clamp(min=0.0)

@@ -238,6 +238,18 @@ def test_the_smallest_and_the_largest_numbers():
     assert inter.effects.isfinite().all() and (inter.gap <= 1e-3).all()
 
 
+@pytest.mark.parametrize("total", [1e-160, 1e-300])
+@pytest.mark.parametrize("n", [4, 7])
+def test_a_total_effect_that_is_nearly_0_leaves_no_noise(n, total):
+    v = network_outputs(n, 1)
+    v[:, -1] = v[:, 0] = 0
+    exact = symgen.sparsify(v, noise=0.0)
+    v[:, -1] = total
+    inter = symgen.sparsify(v)
+    assert inter.gap.max() <= 1e-3
+    torch.testing.assert_close(inter.effects, exact.effects, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("shape", [(0, 8), (2, 0, 8)])
 def test_an_empty_batch_gives_an_empty_result(shape):
     assert symgen.sparsify(torch.zeros(shape)).gap.shape == shape[:-1]
