@@ -61,7 +61,8 @@ def published(
         size = torch.minimum(total, size)
     v = v.double()
     gap = torch.full_like(size, torch.nan)
-    return Interactions(and_, or_, v[..., 0].clone(), size, gap, v[..., -1].clone())
+    effects = torch.stack([and_, or_], -2)
+    return Interactions(effects, v[..., 0].clone(), size, gap, v[..., -1].clone())
 
 
 def _descended(v: Tensor, noise: float, rate: float, steps: int) -> tuple[Tensor, Tensor]:
