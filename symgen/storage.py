@@ -24,7 +24,7 @@ VERSION = {
     "interactions": 2,
     "mask_values": 1,
     "measure": 1,
-    "language": 1,
+    "language": 2,
     "tuning": 1,
     "penalty": 1,
 }
