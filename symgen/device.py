@@ -23,7 +23,7 @@ LARGEST_BATCH = {"cpu": 64, "cuda": 8192}
 # Share of the free memory that one batch may take; on CPUs also at most this many bytes.
 MEMORY_SHARE, CPU_BYTES = 0.5, 2**30
 # Vectors of 2^n float64 numbers: kept per sample (v, effects, copies), and used by `sparsify`.
-KEPT, WORKSPACE = 5, 100
+KEPT, WORKSPACE = 5, 270
 
 
 class BatchSizeWarning(UserWarning):

@@ -125,7 +125,7 @@ def extract(
     mask_value: Value,
     states: int | None = None,
     *,
-    noise: float = 0.02,
+    noise: float | None = None,
     tol: float = 1e-3,
     few: bool = False,
     names: Sequence | None = None,
@@ -140,7 +140,8 @@ def extract(
         model, x, target, variables, mask_value, batch_size, progress: see `masked_outputs`.
         states: number of masked states to draw and run, for more variables than all 2^n states
             allow (see `sparsify_sampled`).
-        noise, tol, few: see `sparsify`; with `states` only noise, see `sparsify_sampled`.
+        noise: see `sparsify`, 0.02 by default; with `states` see `sparsify_sampled`, 0.002.
+        tol, few: see `sparsify`; not used with `states`.
         names: names of the variables, one list for all samples or one per sample; by default the
             words of a text's variables.
         held_out: number of further states that measure the error, only with `states`.
@@ -165,10 +166,12 @@ def extract(
             )
         v = masked_outputs(*given, batch_size, progress=progress)
         v = v.to(device()) if n <= GPU_LAST else v
+        noise = 0.02 if noise is None else noise
         result = sparsify(v, noise=noise, tol=tol, few=few, progress=progress).to("cpu")
     else:
         drawn = draw_states(n, states + held_out, seed)
         v = _outputs(*given, drawn, batch_size, progress)
+        noise = 0.002 if noise is None else noise
         result = sparsify_sampled(v, drawn, n, held_out=held_out, noise=noise)
     if names is None:
         names = getattr(variables, "words", ()) or None

@@ -60,11 +60,11 @@ def language_outputs(model: nn.Module, prompts: list, y: Tensor, groups: tuple) 
     return masked_outputs(model, prompts, y, variables, mean_embedding(model), progress=False)
 
 
-def split(v: Tensor, noise: float, tol: float = TOL) -> Any:
+def split(v: Tensor, noise: float, tol: float = TOL, few: bool = False) -> Any:
     """Return the sparsest interactions, with effects, objective and total_effect."""
     from symgen.split.sparsify import sparsify
 
-    return sparsify(v, noise=noise, tol=tol)
+    return sparsify(v, noise=noise, tol=tol, few=few)
 
 
 def sampled_split(v: Tensor, states: Tensor, n: int, held_out: int, noise: float) -> dict:
@@ -422,6 +422,16 @@ def split_planted_noise() -> dict:
     return _split(planted_outputs(), 0.02)
 
 
+def split_planted_few() -> dict:
+    """The model with few effects, near a corner of the optimal face."""
+    found = split(planted_outputs(), 0.02, few=True)
+    return {
+        "objective": found.objective,
+        "total_effect": found.total_effect,
+        "effects": found.effects,
+    }
+
+
 def split_network_exact() -> dict:
     return _split(network_outputs(), 0.0)
 
@@ -524,7 +534,7 @@ RESULTS: dict[str, Callable[[], dict]] = {
     f.__name__: f
     for f in (
         masking_image, masking_text, masking_language, split_planted_exact, split_planted_noise,
-        split_network_exact, split_network_noise, split_sampled, transfer, power, removal, phases,
+        split_planted_few, split_network_exact, split_network_noise, split_sampled, transfer, power, removal, phases,
         penalty_term, training_run, study,
     )
 }  # fmt: skip
