@@ -113,6 +113,12 @@ def vgg(name: str) -> Callable[..., nn.Module]:
     ) -> nn.Module:  # fmt: skip
         from torchvision import models
 
+        if image_size < SMALL:
+            raise ValueError(
+                f"images have {image_size} pixels per side, but {name} halves them five times; "
+                f"expected {SMALL} or more: load_dataset(..., size={SMALL}), other data, or a "
+                "network such as cnn or resnet20"
+            )
         if image_size > SMALL and channels == 3 and width == 64:
             maker = getattr(models, f"{name}_bn" if batch_norm else name)
             return maker(num_classes=classes, **options)

@@ -33,6 +33,7 @@ def test_settings_round_trip_through_json_and_tell_studies_apart():
         (lambda: Study().changed(widht=3), '"widht" is unknown'),
         (lambda: Study(train_size=10**6).check(), "1000000"),
         (lambda: Study(network="cnnn").check(), 'Did you mean "cnn"'),
+        (lambda: Study(network="vgg11").check(), "20 pixels per side, but vgg11 .* 32 or more"),
         (lambda: Study(options={"depth": 3}).check(), "depth"),
         (lambda: Study(samples=10**4, n=4, train_size=50).check(), "10000 samples"),
         (lambda: Study(n=17, train_size=50).check(), "expected 1 to 16"),
