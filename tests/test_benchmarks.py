@@ -35,7 +35,9 @@ def test_the_pack_for_a_machine_without_internet_holds_what_that_machine_lacks(
     assert {"papermill", "ipykernel", "nbclient", "jupyter-client"} <= wheels
     assert not wheels & {"torch", "numpy", "pandas", "transformers"}
     assert sorted(offline.ORDER.split()) == [
-        path.stem for path in sorted((ROOT / "chapters").glob("*.ipynb")) if path.stem[0] != "F"
+        path.stem
+        for path in sorted((ROOT / "chapters").glob("*.ipynb"))
+        if path.stem[0] in "0ABCD"  # the others need no GPU
     ]
     # An archive of git knows its commit, since there is no git on the other machine.
     command = ["git", "archive", "HEAD", "symgen/book/commit.txt"]

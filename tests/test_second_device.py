@@ -62,7 +62,7 @@ def outputs(n, samples, seed=0):
     size = 1 + torch.rand(samples, 2**n, generator=generator, dtype=torch.float64)
     effects = size * (torch.rand(samples, 2**n, generator=generator) < 0.1)
     effects[:, 1] = 1.0
-    return symgen.zeta(effects)
+    return symgen.transforms.zeta(effects)
 
 
 def same_on_the_device(model, run):

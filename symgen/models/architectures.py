@@ -13,6 +13,8 @@ from symgen.names import unknown
 
 # Names of torchvision's lists of layers.
 LETTERS = {"vgg11": "A", "vgg16": "D", "vgg19": "E"}
+# VGG halves images five times.
+SMALLEST_VGG = 32
 
 
 class SmallCNN(nn.Module):
@@ -113,10 +115,10 @@ def vgg(name: str) -> Callable[..., nn.Module]:
     ) -> nn.Module:  # fmt: skip
         from torchvision import models
 
-        if image_size < SMALL:
+        if image_size < SMALLEST_VGG:
             raise ValueError(
                 f"images have {image_size} pixels per side, but {name} halves them five times; "
-                f"expected {SMALL} or more: load_dataset(..., size={SMALL}), other data, or a "
+                f"expected {SMALLEST_VGG} or more: load_dataset(..., size={SMALLEST_VGG}), or a "
                 "network such as cnn or resnet20"
             )
         if image_size > SMALL and channels == 3 and width == 64:

@@ -33,7 +33,9 @@ def test_a_training_gives_the_numbers_that_version_0_1_measured():
     both = expected.merge(table, on=keys, how="left", suffixes=("_old", ""), validate="1:1")
     assert len(both) == 246 and both["seed"].notna().all()
     new = set(table["quantity"]) - set(expected["quantity"])
-    assert new == {"H_rest", "H_lead", "untrained_low", "untrained_rest"}
+    added = {"guessing", "agreement", "untrained_chance", "untrained_agreement"}
+    added |= {f"other_sample{part}" for part in ("", "_low", "_rest")}
+    assert new == added | {"H_rest", "H_lead", "untrained_low", "untrained_rest"}
     # The networks are trained in single precision, and splits are exact to 1e-3.
     # On another processor a baseline's interaction near the threshold can become salient. Where
     # this was seen, two shares left the tighter bounds, by up to 0.007.
@@ -136,5 +138,7 @@ def test_values_of_dead_samples_are_left_out(monkeypatch):
     inter.full[0] = 0.0
     one, other = (tc.checkpoint_values(x, [y]) for x, y in
                   ((inter, drawn(1)), (alive, with_effects(drawn(1).effects[1:]))))  # fmt: skip
-    for name in ("H", "chance", "excess", "N", "mean_order"):
+    for name in ("H", "N", "mean_order"):
         torch.testing.assert_close(one[name], other[name])
+    for name in ("chance", "excess"):  # each place in a batch has its own draws
+        torch.testing.assert_close(one[name], other[name], rtol=0, atol=0.02)

@@ -101,7 +101,7 @@ def test_more_variables_than_the_dense_method_takes():
 def test_ill_conditioned_outputs_reach_their_gap():
     """Effects over many magnitudes that cancel on the full input, as in some real sentences."""
     generator = torch.Generator().manual_seed(5)
-    v = and_or_outputs(*torch.randn(2, 2**9, generator=generator, dtype=torch.float64) ** 5)
+    v = and_or_outputs(torch.randn(2, 2**9, generator=generator, dtype=torch.float64) ** 5)
     v = v - v[0]
     noise = 0.003 * float((v.max() - v.min()) / v[-1].abs())
     assert float(symgen.sparsify(v, noise=noise, max_iter=40).gap) <= 1e-3
@@ -318,7 +318,8 @@ def test_symmetric_systems_are_solved_exactly(n):
     rest[:, 0] = 0
     u = basis.inverse(and_, or_, slack)(rest)
     back = and_or_adjoint(u)
-    image = and_or_outputs(and_[:, order] * back[0], or_[:, order] * back[1]) + slack[:, order] * u
+    weight = torch.stack([and_[:, order], or_[:, order]], 1)
+    image = and_or_outputs(weight * back) + slack[:, order] * u
     image[:, 0] = 0
     torch.testing.assert_close(image, rest, rtol=0, atol=1e-9)
 
