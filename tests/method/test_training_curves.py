@@ -39,6 +39,8 @@ def test_a_training_gives_the_numbers_that_version_0_1_measured():
     # The networks are trained in single precision, and splits are exact to 1e-3.
     # On another processor a baseline's interaction near the threshold can become salient. Where
     # this was seen, two shares left the tighter bounds, by up to 0.007.
+    # The chance level has other draws since then.
+    both = both[~both["quantity"].str.match("chance|excess")]
     pairs = both["value"], both["value_old"]
     assert np.isclose(*pairs, rtol=0.01, atol=2e-3, equal_nan=True).mean() > 0.97
     np.testing.assert_allclose(*pairs, rtol=0.01, atol=0.01)
