@@ -1,5 +1,6 @@
 """Which interactions transfer to baseline networks, and summaries of them per sample."""
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -282,7 +283,7 @@ def other_sample_level(
             tensors = {
                 name: x.roll(shift, target.bias.ndim - 1) for name, x in one.tensors().items()
             }
-            moved.append(Interactions(*tensors.values()))
+            moved.append(dataclasses.replace(one, **tensors, names=None))
         g = transfer(target, moved, **options)
         powers.append(generalization_power(target, g, orders))
     return torch.stack(powers).nanmean(0)
