@@ -28,7 +28,7 @@ from symgen.device import fitting
 from symgen.masking.checks import ALONE, few_states, largest_error
 from symgen.masking.hooks import Network, largest_output, logits_of, replaced, token_ids
 from symgen.masking.states import ALIVE, Masked, Prepared, log_odds, masked_logits, present_at
-from symgen.masking.texts import options_of, text_config
+from symgen.masking.texts import cache_name, options_of, text_config
 
 # Raised by a model whose cache is of another kind.
 CACHE_ERRORS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
@@ -68,7 +68,7 @@ def tree_rows(prepared: Prepared) -> int:
     """Return how many rows fit into the free memory, from one pass over the longest prompt."""
     network, longest = prepared.network, int(cast(Tensor, prepared.lengths).argmax())
     cache = new_cache(network.model)
-    inputs = {"input_ids": token_ids(prepared.rows(longest)), "past_key_values": cache}
+    inputs = {"input_ids": token_ids(prepared.rows(longest)), cache_name(network.model): cache}
     largest = largest_output(network.model, inputs | options_of(network.model, use_cache=True))
     kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     # The caches of all levels are held at once, several of them with all rows.
@@ -122,7 +122,8 @@ class PrefixTree:
             return None
         keep = present_at(self.owners[:, span], states, self.masked.n)[0]
         features = torch.where(keep[:, :, None], self.masked.features[:, span], self.masked.value)
-        inputs = {"input_ids": self.ids[:, span].expand(len(states), -1), "past_key_values": cache}
+        ids = self.ids[:, span].expand(len(states), -1)
+        inputs = {"input_ids": ids, cache_name(self.network.model): cache}
         model, layer = self.network.model, cast(str, self.network.layer)
         # Mixtures of experts take views of it, which the layout of one prompt does not allow.
         with replaced(model, layer, features.contiguous()), suppress(Kept):

@@ -167,6 +167,13 @@ def text_config(model: nn.Module) -> Any:
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
+def cache_name(model: nn.Module) -> str:
+    """Return the argument that takes the cache: past_key_values before transformers 5.24."""
+    inner: Any = getattr(model, "get_base_model", lambda: model)()
+    named = "cache" in inspect.signature(inner.forward).parameters
+    return "cache" if named else "past_key_values"
+
+
 def options_of(model: nn.Module, **options: Any) -> dict[str, Any]:
     """Return the options that a causal language model takes, and one for its last logits only.
 
