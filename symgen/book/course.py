@@ -169,7 +169,7 @@ def _write(path: Path, text: str) -> None:
 def _run(
     book: Path, names: list[str], preset: str, given: Mapping[str, Any], out: Path, networks: Path
 ) -> dict[str, nbformat.NotebookNode]:
-    """Run chapters, with `networks` as the store of what they train, and return executed copies."""
+    """Run chapters, with `networks` as the store of their trainings, and return executed copies."""
     known = {name: notebooks.defaults(notebooks.read_chapter(book, name)) for name in names}
     for parameter in given:
         if not any(parameter in defaults for defaults in known.values()):

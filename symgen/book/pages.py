@@ -12,7 +12,7 @@ import pandas as pd
 
 from symgen.book import editions, notebooks
 
-# How tables and verdicts look in JupyterLab; the site has a style of its own.
+# How tables and verdicts look in JupyterLab; the site has its own style.
 LAB = (
     "<style>.jp-RenderedHTMLCommon :is(.results, .claim) :is(th, td) {text-align: left}"
     ".jp-RenderedHTMLCommon .verdict {color: black; padding: 0 0.4em}"

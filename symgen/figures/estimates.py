@@ -25,7 +25,7 @@ def plot_estimates(
         reference: value to mark with a vertical line.
         xlabel: name of the quantity, with its unit.
         sharex: whether panels share their horizontal axis. Panels of quantities with different
-            units need axes of their own.
+            units need their own axes.
 
     Example:
         >>> table = pd.DataFrame({"label": ["CNN"], "mean": [0.4], "low": [0.3], "high": [0.5]})
