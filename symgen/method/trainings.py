@@ -132,9 +132,11 @@ class Trainings:
         """Keep a measured training, next to other parts of it that are stored."""
         name, seed = about["study"], about["seed"]
         folder = self.target
-        folder.mkdir(parents=True, exist_ok=True)
+        for place in (folder, cache_folder()):
+            place.mkdir(parents=True, exist_ok=True)
         # Chapters and trainings run side by side.
-        with filelock.FileLock(folder / ".lock"), warnings.catch_warnings():
+        lock = filelock.FileLock(cache_folder() / "trainings.lock")
+        with lock, warnings.catch_warnings():
             warnings.simplefilter("ignore", DamagedFileWarning)
             whole = _whole(folder, name, about["version"])
             for old, known in whole:
