@@ -29,3 +29,15 @@ def unknown(what: str, given: object, choices: Iterable[object]) -> ValueError:
     return ValueError(
         f'{what} "{given}" is unknown; expected one of {listed}.{nearest(given, choices)}'
     )
+
+
+def refuse_unknown(what: str, given: Iterable[str], choices: Iterable[str]) -> None:
+    """Refuse the first of some names that is not among the choices.
+
+    Raises:
+        ValueError: see `unknown`.
+    """
+    choices = list(choices)
+    for name in given:
+        if name not in choices:
+            raise unknown(what, name, choices)

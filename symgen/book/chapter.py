@@ -28,7 +28,7 @@ from symgen.figures.style import Shown
 from symgen.method.language import LanguageStudy
 from symgen.method.study import Study
 from symgen.method.trainings import Trainings
-from symgen.names import unknown
+from symgen.names import refuse_unknown
 from symgen.storage import atomic
 
 LIBRARIES = ("torch", "transformers", "numpy", "scipy", "pandas", "datasets")
@@ -76,9 +76,7 @@ def _check_settings(chapter: str, settings: Mapping[str, Any]) -> None:
     except notebooks.BookError:  # the chapter's own settings are not known
         return
     names = _setting_names() | {*notebooks.defaults(source).get("settings", {})}
-    for name in settings:
-        if name not in names:
-            raise unknown("entry of settings", name, sorted(names))
+    refuse_unknown("entry of settings", settings, sorted(names))
 
 
 class Chapter:

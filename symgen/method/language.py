@@ -26,7 +26,7 @@ from symgen.method.training_curves import along, checkpoint_values, tidy
 from symgen.method.trainings import Part, Trainings
 from symgen.models.language import LanguageModel, open_language_model, train_causal_lm
 from symgen.models.training import TrainingRun
-from symgen.names import unknown
+from symgen.names import refuse_unknown
 from symgen.storage import cached, fingerprint
 
 
@@ -112,10 +112,7 @@ class LanguageStudy:
         Raises:
             ValueError: for an unknown setting.
         """
-        names = self.setting_names()
-        for name in changes:
-            if name not in names:
-                raise unknown("setting of a study", name, names)
+        refuse_unknown("setting of a study", changes, self.setting_names())
         return dataclasses.replace(self, **changes)
 
     def __getstate__(self) -> dict[str, Any]:

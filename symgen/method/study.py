@@ -21,7 +21,7 @@ from symgen.models.loop import recalibrated
 from symgen.models.own import Checkpoints, PretrainedNetwork
 from symgen.models.registry import build_network, data_options
 from symgen.models.training import TrainingRun, train
-from symgen.names import unknown
+from symgen.names import refuse_unknown
 from symgen.split.sparsify import MAX_VARIABLES, sparsify
 from symgen.storage import cached
 
@@ -115,10 +115,7 @@ class Study:
         Raises:
             ValueError: for an unknown setting.
         """
-        names = self.setting_names()
-        for name in changes:
-            if name not in names:
-                raise unknown("setting of a study", name, names)
+        refuse_unknown("setting of a study", changes, self.setting_names())
         training = {name: changes.pop(name) for name in OF_TRAINING if name in changes}
         if training:
             changes["training"] = changes.get("training", self.training).changed(**training)

@@ -31,7 +31,7 @@ from symgen.method.removal import output_parts, removal_losses
 from symgen.method.statistics import interval
 from symgen.method.study import Study, seeded
 from symgen.method.trainings import Part, Trainings
-from symgen.models.training import TrainingRun
+from symgen.models.training import TrainingRun, chance_bound
 from symgen.names import unknown
 
 COLUMNS = ["seed", "step", "quantity", "order", "sign", "value"]
@@ -99,7 +99,7 @@ def _guessing(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     labels = study.data.part("test").labels
     share = float(labels.bincount().max()) / len(labels)
     count = min(len(labels), study.training.evaluation_size)
-    bound = share + 2 * math.sqrt(share * (1 - share) / count)
+    bound = chance_bound(share, count)
     ends = table.groupby("seed")["step"].max()
     rows = [(seed, step, "guessing", None, None, bound) for seed, step in ends.items()]
     return pd.DataFrame(rows, columns=COLUMNS).astype({"order": float, "sign": object})

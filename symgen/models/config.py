@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from symgen.names import unknown
+from symgen.names import refuse_unknown, unknown
 
 WEIGHT_DECAY = {"sgd": 5e-4, "adamw": 0.01}
 CHOICES = {
@@ -78,9 +78,7 @@ class TrainingConfig:
             ValueError: for an unknown setting.
         """
         names = [field.name for field in dataclasses.fields(self)]
-        for name in settings:
-            if name not in names:
-                raise unknown("training setting", name, names)
+        refuse_unknown("training setting", settings, names)
         return dataclasses.replace(self, **settings)
 
     def filled(self, optimizer: str, learning_rate: float) -> "TrainingConfig":

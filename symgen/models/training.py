@@ -251,6 +251,11 @@ class TrainingRun:
             )
 
 
+def chance_bound(share: float, count: int) -> float:
+    """Return the accuracy of guessing plus two standard errors; see `is_near_chance`."""
+    return share + 2 * math.sqrt(share * (1 - share) / count)
+
+
 def is_near_chance(accuracy: float, share: float, count: int) -> bool:
     """Return whether an accuracy is at most two standard errors above guessing.
 
@@ -263,8 +268,7 @@ def is_near_chance(accuracy: float, share: float, count: int) -> bool:
         >>> is_near_chance(0.53, share=0.5, count=800), is_near_chance(0.6, share=0.5, count=800)
         (True, False)
     """
-    error = math.sqrt(share * (1 - share) / count)
-    return share < 1 and float(accuracy) <= share + 2 * error
+    return share < 1 and float(accuracy) <= chance_bound(share, count)
 
 
 def train(

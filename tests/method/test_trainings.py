@@ -118,15 +118,13 @@ def test_a_readers_data_are_known_by_their_content_and_a_function_is_not_kept(tm
         place = tmp_path / "photos" / "ab"[k % 2] / f"{k}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (20, 20), (6 * k, 0, 0)).save(place)
-    mine = Study.of({"dataset": str(tmp_path / "photos"), "train_size": 8})
-    table(Trainings(), [1], study=mine)
-    table(Trainings(), [1], study=mine.changed(shared={}) if False else Study.of(
-        {"dataset": str(tmp_path / "photos"), "train_size": 8}))  # fmt: skip
+    mine = {"dataset": str(tmp_path / "photos"), "train_size": 8}
+    table(Trainings(), [1], study=Study.of(mine))
+    table(Trainings(), [1], study=Study.of(mine))
     assert CALLS == [1]
     for place in (tmp_path / "photos").rglob("*.png"):
         Image.new("RGB", (20, 20), (0, 200, 0)).save(place)
-    table(Trainings(), [1], study=Study.of(
-        {"dataset": str(tmp_path / "photos"), "train_size": 8}))  # fmt: skip
+    table(Trainings(), [1], study=Study.of(mine))
     assert CALLS == [1, 1]
     function = STUDY.changed(network="mine:build")
     table(Trainings(), [1], study=function)
