@@ -228,6 +228,24 @@ class Chapter:
             box = self.claim(name, getattr(claims, name)(case), setting, unit, **about)
         return box
 
+    def outcome(self, claim: str) -> str:
+        """Return a claim with the verdicts of this run, as a sentence for `finding`."""
+        about = pages.claims_of_paper(notebooks.book_folder()).loc[claim]
+        parts = [rows for (name, _), rows in self._claims.items() if name == claim]
+        return pages.outcome_sentence(pd.concat(parts) if parts else pd.DataFrame(), about)
+
+    def finding(self, *sentences: str) -> Shown:
+        """Return the box "What this page shows".
+
+        Its cell has the tag ``finding`` and stands near the end, where the results are known. The
+        site moves it below the title.
+
+        Args:
+            sentences: what was found, in plain text, with numbers that the chapter has computed.
+        """
+        texts = [pages.readable(text) for text in sentences]
+        return Shown("\n".join(texts), pages.finding(texts))
+
     def results(self, table: str) -> pd.DataFrame:
         """Return a table of all chapters: from the stored editions, and from the run at hand.
 

@@ -147,6 +147,34 @@ def outcome(rows: pd.DataFrame, about: Any) -> tuple[str, str]:
     return "undone", f"holds; open whether {about['beyond']}"
 
 
+def outcome_sentence(rows: pd.DataFrame, about: Any) -> str:
+    """Return a claim with its verdicts and decisive numbers, as one sentence of plain text.
+
+    Args:
+        rows: those of one claim in all settings; empty if it was not tested.
+        about: the row of the claim in `claims_of_paper`.
+    """
+    if rows.empty:
+        return f"{about['statement']}: not tested here."
+    cases: dict[str, list[str]] = {}
+    for setting, part in rows.groupby("setting", sort=False):
+        contrast, _ = decisive(part, about)
+        name = readable(str(setting)).split(" (")[0].split(", near chance")[0]
+        cases.setdefault(outcome(part, about)[1], []).append(f"{name}: {effect(contrast)}")
+    texts = []
+    for words, settings in cases.items():
+        count = f" in {len(settings)} of {rows['setting'].nunique()} cases"
+        listed = f" ({'; '.join(settings)})" if len(settings) <= 3 else ""
+        texts.append(words + (count if rows["setting"].nunique() > 1 else "") + listed)
+    return f"{about['statement']}: {'; '.join(texts)}."
+
+
+def finding(sentences: Sequence[str]) -> str:
+    """Return "What this page shows" as HTML."""
+    lines = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
+    return f'<div class="finding"><p><b>What this page shows</b></p><ul>{lines}</ul></div>'
+
+
 def badge(kind: str, words: str) -> str:
     """Return a verdict as HTML."""
     known = kind if kind in ("holds", "fails", "open", "undone") else "open"

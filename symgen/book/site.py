@@ -206,8 +206,7 @@ def _source(app: Any, page: str, text: list[str]) -> None:
     injected = any(notebooks.has_tag(cell, "injected-parameters") for cell in notebook.cells)
     heading = "Figure"
     if record:
-        title, _, rest = notebook.cells[0].source.partition("\n")
-        notebook.cells[0].source = f"{title}\n\n{_made_by(record)}\n\n{rest}"
+        _begin(notebook, record)
     for cell, after in zip(notebook.cells, [*notebook.cells[1:], None], strict=True):
         if cell.cell_type == "code":
             words = pages.caption(after) or heading
@@ -222,6 +221,18 @@ def _source(app: Any, page: str, text: list[str]) -> None:
             if pages.caption(cell):
                 cell.source = "{.caption}\n" + cell.source
     text[0] = nbformat.writes(notebook)
+
+
+def _begin(notebook: nbformat.NotebookNode, record: dict) -> None:
+    """Put below the title how the page was made, and what it shows (the cell tagged `finding`)."""
+    title, _, rest = notebook.cells[0].source.partition("\n")
+    top = nbformat.v4.new_markdown_cell(f"{title}\n\n{_made_by(record)}")
+    notebook.cells[0].source = rest.strip()
+    found = [cell for cell in notebook.cells if notebooks.has_tag(cell, "finding")]
+    for cell in found:
+        cell.metadata["tags"] = [*cell.metadata["tags"], "remove-input"]
+    others = [cell for cell in notebook.cells if cell not in found]
+    notebook.cells = [top, *found, *others]
 
 
 def _made_by(record: dict) -> str:

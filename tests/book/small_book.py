@@ -29,6 +29,7 @@ FIRST = [
     ("code", ["exercise"], "total = ..."),
     ("code", ["exercise-check"], "from symgen.book.checking import check\ncheck(total, 3)"),
     ("markdown", ["solution"], "<details><summary>Solution</summary>\n\nAdd.\n\n```python\ntotal = 1 + 2\n```\n\n</details>"),
+    ("code", ["finding"], 'chapter.finding(chapter.outcome("power"), "Three < four.")'),
     ("code", [], "chapter.trainings.used['study', 0] = (5.0, 'cpu')\nchapter.provenance()"),
 ]  # fmt: skip
 SECOND = [

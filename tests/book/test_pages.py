@@ -91,6 +91,17 @@ def test_a_box_shows_the_decisive_contrast_and_control_and_folds_the_rest():
     assert "small CNN on digits, 8 trainings" in short
 
 
+def test_a_finding_states_each_verdict_with_its_number():
+    cnn = claims(0.12).assign(setting="cnn on cifar10 (1000 training samples; n = 9)")
+    bert = claims(0.01).assign(setting="bert-tiny on sst2", row="open", verdict="open")
+    sentence = pages.outcome_sentence(pd.concat([cnn, bert]), ABOUT)
+    assert sentence == (
+        "H rises: holds in 1 of 2 cases (small CNN on CIFAR-10: 0.12 [0.10, 0.14]); "
+        "open in 1 of 2 cases (BERT-tiny on film reviews: 0.01 [-0.01, 0.03])."
+    )
+    assert pages.outcome_sentence(pd.DataFrame(), ABOUT) == "H rises: not tested here."
+
+
 def test_only_claims_of_the_paper_name_the_paper():
     assert "Fig. 3 of the paper: always" in pages.claim_box(claims(0.3), ABOUT, "cpu")
     later = ABOUT.copy()
