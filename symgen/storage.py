@@ -25,7 +25,7 @@ VERSION = {
     "mask_values": 1,
     "measure": 1,
     "language": 2,
-    "tuning": 1,
+    "tuning": 2,
     "penalty": 1,
 }
 

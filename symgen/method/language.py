@@ -55,7 +55,8 @@ class LanguageStudy:
             of a study start from the same models.
         tune_dataset: texts of a new domain to tune the model on; or a set of instructions.
         instructions: whether it is such a set; see `load_instructions`.
-        tune_size: texts to tune on. A twin is tuned on as many other texts of the same domain.
+        tune_size: texts to tune on, drawn anew for each seed. A twin is tuned on as many other
+            texts of the same domain.
         tune_epochs, tune_rate, batch_size, lora, mixed_precision, checkpoints, evaluation_size:
             settings of the tuning; see `train_causal_lm`.
     """
@@ -238,7 +239,11 @@ class LanguageStudy:
         names = ("batch_size", "lora", "mixed_precision", "evaluation_size")
 
         def pieces(part: str) -> list:
-            rows = self._domain[part][: self.tune_size]
+            rows = self._domain[part]
+            # Each tuning has texts of its own.
+            draw = torch.Generator().manual_seed(self.seed)
+            chosen = torch.randperm(len(rows), generator=draw)[: self.tune_size]
+            rows = [rows[i] for i in chosen]
             if self.instructions:
                 return instructions_of(rows, tokenizer, self.length)
             return pieces_of(rows, tokenizer, self.length, self.tail)

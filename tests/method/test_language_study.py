@@ -55,6 +55,20 @@ def test_a_misspelled_parameter_is_named():
         symgen.LanguageStudy.of({"maskin": "mean"})
 
 
+def test_each_tuning_has_texts_of_its_own(study, monkeypatch):
+    read, known = [], study.tunings[0]
+
+    def train(model, tokenizer, pieces, *more, **options):
+        read.append({*map(str, pieces)})
+        return known
+
+    monkeypatch.setattr("symgen.method.language.train_causal_lm", train)
+    for seed in (20, 30):
+        assert study.changed(seed=seed).tunings == (known, known)
+    first, twin, second, _ = read
+    assert not first & twin and len(first & second) < len(first) / 2
+
+
 def test_a_tuning_is_measured_at_every_checkpoint(study):
     table = measure_tuning(study)
     run, twin = study.tunings
