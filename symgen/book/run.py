@@ -1,5 +1,6 @@
 """Run chapters by papermill, and skip those whose executed copy is what a run would give."""
 
+import itertools
 import json
 import math
 import os
@@ -113,6 +114,17 @@ def check_own(path: Path) -> None:
         raise BookError(f"{path} was not made by `symgen run`; name another --out, or move it away")
 
 
+def keep_edited(path: Path) -> str:
+    """Move an executed copy that a reader has edited to ``NAME.edited-1.ipynb``, and say so."""
+    earlier = notebooks.read(path)
+    if earlier is None or editions.checksum(earlier) == earlier.metadata["symgen"].get("page"):
+        return ""
+    names = (path.with_suffix(f".edited-{number}.ipynb") for number in itertools.count(1))
+    aside = next(name for name in names if not name.exists())
+    path.rename(aside)
+    return f"; the edited copy is now {aside.name}"
+
+
 def execute(
     book: Path,
     chapter: str,
@@ -125,7 +137,8 @@ def execute(
 ) -> Outcome:
     """Run one chapter into the folder `out`.
 
-    A chapter that ends well becomes ``NAME.ipynb`` with ``tables/NAME.*.csv``. After a failure,
+    A chapter that ends well becomes ``NAME.ipynb`` with ``tables/NAME.*.csv``; an earlier copy
+    that was edited keeps its cells under another name. After a failure,
     ``NAME.failed.ipynb`` shows the error, and the last good copy and its tables stay.
 
     Args:
@@ -171,11 +184,12 @@ def execute(
                 message = f"failed: {_reason(error)} (executed so far: {failed})"
                 return Outcome(name, "failed", failed, message)
             editions.seal(executed, aside / "tables", name)
+            note = keep_edited(path)
             editions.put(executed, aside / "tables", path)
             failed.unlink(missing_ok=True)
     except (BookError, OSError) as error:
         return Outcome(name, "failed", path, f"failed: {error}")
-    return Outcome(name, "done", path, f"done in {seconds:.1f} s")
+    return Outcome(name, "done", path, f"done in {seconds:.1f} s{note}")
 
 
 def _variables(

@@ -108,6 +108,19 @@ def test_a_run_whose_time_is_over_stops_with_status_75(copied):
     assert result.exit_code == 75 and "not started; run again" in result.output
 
 
+def test_an_executed_copy_that_was_edited_keeps_its_cells_under_another_name(copied):
+    outcome = run.execute(copied, "02_second", "quick", {}, copied / "new")
+    edited = notebooks.read(outcome.path)
+    edited.cells[0].source += "\n\nA note of mine."
+    notebooks.write(edited, outcome.path)
+    again = run.execute(copied, "02_second", "quick", {"value": 2.0}, copied / "new")
+    assert again.message.endswith("the edited copy is now 02_second.edited-1.ipynb")
+    kept = notebooks.read(copied / "new" / "02_second.edited-1.ipynb")
+    assert kept.cells[0].source.endswith("A note of mine.")
+    third = run.execute(copied, "02_second", "quick", {"value": 3.0}, copied / "new")
+    assert third.status == "done" and "edited" not in third.message
+
+
 def test_a_chapter_may_print_ten_thousand_lines(copied):
     outcome = run.execute(copied, "02_second", "quick", {"value": "much"}, copied / "new")
     assert text_of(outcome.path).count("\n") == 10_000
