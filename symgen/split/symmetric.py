@@ -12,8 +12,8 @@ depend on their order alone stay diagonal.
 
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -21,27 +21,30 @@ from torch import Tensor
 from symgen.transforms import interaction_order, moebius, zeta
 
 
-def _half(k: int) -> tuple[Tensor, list[tuple[int, int]]]:
-    """Return the basis of k variables, columns by (l, p, m), and copies and length per kind l."""
-    order, states = interaction_order(k), torch.arange(2**k)
-    up = torch.zeros(2**k, 2**k, dtype=torch.float64)
-    for i in range(k):
-        without = states[states >> i & 1 == 0]
-        up[without | 1 << i, without] = 1
-    columns, kinds = [], []
+def _half(k: int) -> tuple[Tensor, list[Tensor]]:
+    """Return the basis of k variables, and the places of its columns per kind, (copy, order)."""
+    states = torch.arange(2**k)
+    order = interaction_order(k)
+    inside = states[:, None] & states == states
+    up = (inside & (order[:, None] == order + 1)).double()
+    columns, places = [], []
+    start = 0
     for kind in range(k // 2 + 1):
-        here, below = order == kind, order == kind - 1
+        here = order == kind
         # The null space of the sums over supersets: lowering from order `kind` gives nothing.
-        lowest = torch.linalg.svd(up[here][:, below].T, full_matrices=True).Vh[int(below.sum()) :]
-        vector = torch.zeros(2**k, len(lowest), dtype=torch.float64)
-        vector[here] = lowest.T
+        values, lowest = torch.linalg.eigh((up @ up.T)[here][:, here])
+        lowest = lowest[:, values < 0.5]
+        vector = torch.zeros(2**k, lowest.shape[1], dtype=torch.float64)
+        vector[here] = lowest
         raised = [vector]
         for m in range(kind, k - kind):
             vector = up @ vector / math.sqrt((m + 1 - kind) * (k - kind - m))
             raised.append(vector)
-        columns.append(torch.stack(raised, -1).flatten(1))
-        kinds.append((len(lowest), len(raised)))
-    return torch.cat(columns, 1), kinds
+        part = torch.stack(raised, -1)
+        columns.append(part.flatten(1))
+        places.append(start + torch.arange(part[0].numel()).view(part[0].shape))
+        start += part[0].numel()
+    return torch.cat(columns, 1), places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,55 +73,31 @@ class SymmetricBasis:
     """The basis for n variables, and the AND and OR matrices within each of its blocks."""
 
     def __init__(self, n: int, device: torch.device | str = "cpu"):
-        sizes = n - n // 2, n // 2
-        bases, kinds = zip(*(_half(k) for k in sizes), strict=True)
-        subset, inverse, mirror = (
-            [self._within(*half, transform) for half in zip(bases, kinds, strict=True)]
-            for transform in (zeta, moebius, lambda one: one.flip(0))
-        )
-        index = torch.arange(2**n).view(2 ** sizes[0], 2 ** sizes[1])
-        self.blocks, gather, start = [], [], 0
-        for high, (copies, length, at, one) in enumerate(self._ranges(kinds[0])):
-            for low, (copies_, length_, at_, one_) in enumerate(self._ranges(kinds[1])):
-                place = index[at, at_].view(copies, length, copies_, length_)
-                gather.append(place.transpose(1, 2).flatten())
-                below = torch.kron(subset[0][high], subset[1][low])
-                complement = torch.kron(mirror[0][high], mirror[1][low])
-                every = torch.kron(one, one_)
-                # T meets S unless T lies inside the complement of S.
-                meets = torch.outer(every, every) - complement @ below
-                split = torch.kron(inverse[0][high], inverse[1][low]) @ meets
-                order = torch.arange(length)[:, None] + torch.arange(length_) + high + low
-                part = slice(start, start + len(gather[-1]))
-                matrices = (x.to(device) for x in (order.flatten(), below, meets, split))
-                self.blocks.append(_Block(part, copies * copies_, *matrices))
-                start = part.stop
-        self.high, self.low = (b.to(device) for b in bases)
+        high, high_places = _half(n - n // 2)
+        low, low_places = _half(n // 2)
+        order = interaction_order(n)
+        index = torch.arange(2**n).view(len(high), len(low))
+        self.blocks: list[_Block] = []
+        gather = []
+        start = 0
+        for above, below in itertools.product(high_places, low_places):
+            place = index[above[:, :, None, None], below].transpose(1, 2)
+            gather.append(place.flatten())
+            # One copy is enough, because all have the same matrices.
+            vectors = torch.kron(high[:, above[0]], low[:, below[0]])
+            ands = zeta(vectors.T)
+            # T meets S unless T lies inside the complement of S.
+            ors = vectors.sum(0)[:, None] - ands.flip(1)
+            orders = order[vectors.abs().argmax(0)]
+            matrices = [(image @ vectors).T for image in (ands, ors, moebius(ors))]
+            part = slice(start, start + place.numel())
+            tensors = (x.to(device) for x in (orders, *matrices))
+            self.blocks.append(_Block(part, len(above) * len(below), *tensors))
+            start = part.stop
+        self.high = high.to(device)
+        self.low = low.to(device)
         self.gather = torch.cat(gather).to(device)
         self.scatter = self.gather.argsort()
-
-    @staticmethod
-    def _ranges(kinds: list[tuple[int, int]]) -> Iterator[tuple[int, int, slice, Tensor]]:
-        """Yield copies, length, columns, and the constant function's coefficients, per kind."""
-        start = 0
-        for kind, (copies, length) in enumerate(kinds):
-            k = length - 1
-            ones = [math.sqrt(math.comb(k, m)) if kind == 0 else 0.0 for m in range(length)]
-            columns = slice(start, start + copies * length)
-            yield copies, length, columns, torch.tensor(ones, dtype=torch.float64)
-            start = columns.stop
-
-    @staticmethod
-    def _within(
-        basis: Tensor, kinds: list[tuple[int, int]], transform: Callable[[Tensor], Tensor]
-    ) -> list[Tensor]:
-        """Return the matrix of a transform within each kind."""
-        matrix, start, parts = transform(torch.eye(len(basis)).double()).T, 0, []
-        for copies, length in kinds:
-            vectors = basis[:, start : start + length]
-            parts.append(vectors.T @ matrix @ vectors)
-            start += copies * length
-        return parts
 
     def inverse(self, and_: Tensor, or_: Tensor, slack: Tensor | None = None) -> "Inverse":
         """Return (A W A' + diag(slack))**-1 on the nonempty states.
@@ -130,15 +109,16 @@ class SymmetricBasis:
         """
         inverses = []
         for block in self.blocks:
-            left = block.split if slack is None else block.or_
-            matrix = (left * or_[:, None, block.order]) @ left.T
+            one = torch.eye(len(block.order)).to(block.and_)
+            ands = and_[:, None, block.order]
+            ors = or_[:, None, block.order]
             if slack is None:
-                matrix += torch.diag_embed(and_[:, block.order])
+                matrix = one * ands + (block.split * ors) @ block.split.T
             else:
-                matrix += (block.and_ * and_[:, None, block.order]) @ block.and_.T
-                matrix += torch.diag_embed(slack[:, block.order])
-            kept = (block.order > 0).to(matrix.dtype)
-            matrix = matrix * kept * kept[:, None] + torch.diag(1 - kept)
+                matrix = (block.and_ * ands) @ block.and_.T + (block.or_ * ors) @ block.or_.T
+                matrix += one * slack[:, None, block.order]
+            kept = block.order > 0
+            matrix = torch.where(kept & kept[:, None], matrix, one)
             inverses.append(torch.cholesky_inverse(torch.linalg.cholesky(matrix)) * kept)
         return Inverse(self, inverses)
 
