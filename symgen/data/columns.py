@@ -54,8 +54,6 @@ def rows_of(
     features = table.features
     images = [k for k, v in features.items() if isinstance(v, datasets.Image)]
     texts = text_columns(table)
-    classes = [k for k, v in features.items() if isinstance(v, datasets.ClassLabel)]
-    whole = [k for k in features if _dtype(table, k).startswith(("int", "uint", "bool"))]
     if inputs:
         _check(table, origin, inputs, images + texts, "images or texts")
         most = 1 if inputs[0] in images else 2
@@ -68,10 +66,11 @@ def rows_of(
         inputs = choose(table, origin, "image", images, IMAGES)
     else:
         inputs = choose(table, origin, "text", texts, TEXTS)
-    if label is None and "label" not in features:
-        named = [k for (k,) in LABELS if k in whole]
-        label = choose(table, origin, "label", named or classes, LABELS)[0]
-    label = label or "label"
+    if label is None:
+        named = [k for (k,) in LABELS if k in features]
+        classes = [k for k, v in features.items() if isinstance(v, datasets.ClassLabel)]
+        (label,) = choose(table, origin, "label", named or classes, LABELS)
+    whole = [k for k in features if _dtype(table, k).startswith(("int", "uint", "bool"))]
     _check(table, origin, [label], whole, "whole numbers or a ClassLabel")
     if announce and (tuple(inputs) not in IMAGES + TEXTS or (label,) not in LABELS):
         print(f"{origin}: inputs from column {', '.join(inputs)}, labels from {label}")
@@ -83,12 +82,11 @@ def rows_of(
             f'column "{label}" of {origin} holds {values.min()} to {values.max()}; expected '
             "class indices from 0, or -1 if unknown"
         )
-    if not names:
-        names = [str(c) for c in range(values.max(initial=-1) + 1)]
+    names = names or [str(c) for c in range(values.max(initial=-1) + 1)]
     take = functools.partial(_taken, table, inputs, origin)
     boxes = np.array(column_of(table, box)) if box and box in features else None
     kind = "image" if inputs[0] in images else "text"
-    return Rows(kind, values, list(names), take, boxes)
+    return Rows(kind, values, names, take, boxes)
 
 
 def choose(

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from symgen.data.images import image_part
 from symgen.data.sources import SOURCES, Source, read_rows
-from symgen.data.splits import Part, add_noise, deal, part_names
-from symgen.data.texts import TextPart, joined, load_tokenizer
+from symgen.data.splits import Part, deal, part_names, with_noise
+from symgen.data.text_parts import TextPart, joined, load_tokenizer
 from symgen.names import unknown
 
 
@@ -38,7 +38,7 @@ class Samples:
 
     def __getitem__(self, kept: Any) -> "Samples":
         """Return some of the samples: a slice or an array of positions."""
-        return samples_of(self.part, self.index[torch.arange(len(self))[kept]])
+        return samples_of(self.part, self.index[kept])
 
     def show(self, i: int) -> Any:
         """Return sample i for display: a uint8 array (height, width, 3), or its text."""
@@ -123,7 +123,7 @@ class Data:
         # One of each class, then a second of each class, and so on.
         drawn = pd.Series(labels[order])
         rank = drawn.groupby(drawn).cumcount()
-        place = drawn.map({c: k for k, c in enumerate(present.tolist())})
+        place = pd.Categorical(drawn, present).codes
         order = order[np.lexsort((place, rank))]
         return samples_of(chosen, torch.from_numpy(order[:count]))
 
@@ -178,19 +178,22 @@ def load_dataset(
         >>> {name: len(part) for name, part in data.parts.items()}
         {'target': 100, 'baseline': 100, 'test': 449}
     """
-    names, count, aliases = part_names(split)
+    names, aliases = part_names(split)
     if not 0 <= label_noise <= 1:
         raise ValueError(f"label_noise={label_noise}: expected a share from 0 to 1")
     if max_length < 3:
         raise ValueError(f"max_length={max_length}: expected at least 3 tokens")
-    inputs = [inputs] if isinstance(inputs, str) else inputs
-    train = read_rows(name, "train", inputs, label)
-    test = read_rows(name, "test", inputs, label)
+    train, test = read_rows(name, [inputs] if isinstance(inputs, str) else inputs, label)
     # A subset of a data set may name classes of which it holds no sample.
     kept = np.unique(train.labels[train.labels >= 0]).tolist()
     if len(kept) < 2:
         raise ValueError(f'"{name}": a classification needs at least 2 classes, got {len(kept)}')
+    count = 1 if split == "test" else len(names)
     indices = deal(train, kept, count, train_size, seed, f'training set of "{name}"')
+    if train.kind == "text":
+        texts = train.take(np.concatenate(indices))
+        texts = [text if isinstance(text, str) else " ".join(text) for text in texts]
+        tokenizer = load_tokenizer(tokenizer, texts)
     chosen = [(train, index) for index in indices]
     # With split "test", the baseline is trained on the test samples.
     for part_size in [train_size, test_size] if split == "test" else [test_size]:
@@ -200,19 +203,15 @@ def load_dataset(
     source = dataclasses.replace(
         source, size=size or source.size, statistics=statistics or source.statistics
     )
-    if train.kind == "text":
-        texts = train.take(np.concatenate(indices))
-        texts = [text if isinstance(text, str) else " ".join(text) for text in texts]
-        tokenizer = load_tokenizer(tokenizer, texts)
     parts = {}
     for k, (key, (rows, index)) in enumerate(zip([*names, "test"], chosen, strict=True)):
         labels = torch.from_numpy(np.searchsorted(kept, rows.labels[index]))
+        if key != "test":
+            labels = with_noise(labels, label_noise, len(kept), seed, k)
         if rows.kind == "text":
             texts = joined(rows.take(index), tokenizer, max_length)
             parts[key] = TextPart(texts, labels, tokenizer, max_length)
         else:
             parts[key] = image_part(rows, index, labels, source)
-        if key != "test":
-            add_noise(parts[key], label_noise, len(kept), seed, k)
     parts |= {alias: parts[original] for alias, original in aliases.items()}
     return Data(name, train.kind, [train.classes[c] for c in kept], parts, tokenizer)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -52,7 +51,7 @@ def decode(
     image = image.convert("RGB")
     if box is None:
         return image
-    x, y, width, height = (float(value) for value in box)
+    x, y, width, height = box.tolist()
     left = max(0, int(x))
     top = max(0, int(y))
     if left >= image.width or top >= image.height:
@@ -69,28 +68,25 @@ class ImagePart(Part):
         images: pixels 0..255.
         labels: class indices.
         source: statistics for normalisation, and whether mirroring is allowed.
+
+    Attributes:
+        statistics: (2, channel) mean and standard deviation.
     """
 
     def __init__(
         self,
         images: UInt8[Tensor, "sample 3 height width"],
         labels: Int[Tensor, "sample"],
-        source: Source = Source(),  # noqa: B008
+        source: Source,
     ):
         super().__init__(labels)
         self.images = images
         self.flip = source.flip
-        mean, std = source.statistics
-        self.mean = torch.tensor(mean)[:, None, None]
-        self.std = torch.tensor(std)[:, None, None]
-
-    @property
-    def statistics(self) -> Float[Tensor, "2 channel"]:
-        """Mean and standard deviation of each channel."""
-        return torch.stack([self.mean.flatten(), self.std.flatten()])
+        self.statistics = torch.tensor(source.statistics)
 
     def _normalise(self, pixels: Tensor) -> Float[Tensor, "sample 3 height width"]:
-        return pixels.float().div_(255).sub_(self.mean).div_(self.std)
+        mean, std = self.statistics[..., None, None]
+        return pixels.float().div_(255).sub_(mean).div_(std)
 
     def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return normalised images (sample, 3, height, width) float32, and labels."""
@@ -119,7 +115,7 @@ class ImagePart(Part):
         return self.images[i].permute(1, 2, 0).numpy()
 
     def _content(self) -> list:
-        return [self.images, self.mean, self.std, self.flip]
+        return [self.images, *self.statistics[..., None, None], self.flip]
 
 
 class LargeImagePart(ImagePart):
@@ -165,7 +161,7 @@ class LargeImagePart(ImagePart):
         return np.array(picture.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box))
 
     def _stack(self, cut: Any, *arguments: Any) -> Tensor:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor() as pool:
             images = list(pool.map(cut, *arguments))
         return self._normalise(torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2))
 
@@ -196,10 +192,8 @@ class LargeImagePart(ImagePart):
         return cut
 
     def _content(self) -> list:
-        images = []
-        for one in self.encoded:
-            images.append(np.frombuffer(one, np.uint8) if isinstance(one, bytes) else one)
-        return [images, self.boxes, self.size, self.mean, self.std, self.flip]
+        images = [np.frombuffer(x, np.uint8) if isinstance(x, bytes) else x for x in self.encoded]
+        return [images, self.boxes, self.size, *self.statistics[..., None, None], self.flip]
 
 
 def image_part(rows: Rows, index: np.ndarray, labels: Tensor, source: Source) -> ImagePart:

@@ -16,6 +16,7 @@ from symgen.transforms import interaction_order
 PRAISE = ("brilliant", "charming", "delightful", "gripping", "superb", "wonderful")
 BLAME = ("awful", "boring", "clumsy", "dreadful", "shallow", "tedious")
 NEGATORS = ("hardly", "scarcely", "barely")
+KINDS = (PRAISE, BLAME, NEGATORS)
 _NOUNS = (
     "film", "actor", "director", "story", "scene", "camera", "script", "music", "crowd",
     "village", "teacher", "sister", "doctor", "garden", "window", "river", "train", "kitchen",
@@ -99,8 +100,7 @@ def planted_score(text: str) -> float:
         (2.0, -2.0)
     """
     words = set(text.split())
-    praise, blame, negated = (bool(words & set(kind)) for kind in (PRAISE, BLAME, NEGATORS))
-    return float(_score(praise, blame, negated))
+    return float(_score(*(bool(words & set(kind)) for kind in KINDS)))
 
 
 def planted_outputs(
@@ -127,14 +127,14 @@ def planted_outputs(
         rest = set(text.split()) - set(variables)
         left = [
             present[:, [word in kind for word in variables]].any(1) | bool(rest & set(kind))
-            for kind in (PRAISE, BLAME, NEGATORS)
+            for kind in KINDS
         ]
         rows.append(_score(*left) * (1 if label else -1))
     # Adding 0 removes the sign of a negative zero.
     return torch.tensor(np.array(rows)) + 0.0
 
 
-def _score(praise: np.ndarray | bool, blame: np.ndarray | bool, negated: np.ndarray | bool):
+def _score(praise: Any, blame: Any, negated: Any) -> Any:
     """Return the score, given on which states a word of each kind is present."""
     return (2.0 * praise - 2.0 * blame) * (1 - 2.0 * negated) + 0.0
 
@@ -179,14 +179,14 @@ def planted_sentences(split: str) -> Rows:
         split: "train" (4,000 sentences) or "test" (1,000, none of them in "train").
     """
     generator = np.random.default_rng(20250506)
-    combinations = itertools.cycle(itertools.product((False, False, True), (PRAISE, BLAME)))
-    sentences = dict.fromkeys(
-        _sentence(generator, synonyms, negated)
-        for (negated, synonyms), _ in zip(combinations, range(5200), strict=False)
-    )
     # Cycling over the combinations keeps every stretch of them balanced.
-    ordered = list(sentences)
-    texts = ordered[:4000] if split == "train" else ordered[4000:5000]
+    combinations = itertools.cycle(itertools.product((False, False, True), (PRAISE, BLAME)))
+    drawn = [
+        _sentence(generator, synonyms, negated)
+        for negated, synonyms in itertools.islice(combinations, 5200)
+    ]
+    distinct = list(dict.fromkeys(drawn))
+    texts = distinct[:4000] if split == "train" else distinct[4000:5000]
     labels = np.array([int(planted_score(text) > 0) for text in texts])
     return Rows("text", labels, ["negative", "positive"], lambda i: [texts[k] for k in i])
 
@@ -201,17 +201,13 @@ def _sentence(generator: np.random.Generator, synonyms: tuple[str, ...], negated
     subject, *others = generator.permutation(_NOUNS).tolist()
     adjectives = generator.permutation(_ADJECTIVES).tolist()
     verb = str(generator.choice(_VERBS))
-    # Content words so far: subject, opinion, then person, verb, object; adjectives fill up to ten.
-    missing = 10 - len(feeling) - negated - 4
     person, thing, place = others[:3]
     first = f"the {adjectives[0]} {subject} is {opinion}"
-    missing -= 1
-    second = f"the {person} {verb} the {thing}"
+    second = f"the {person} {verb} the {adjectives[1]} {thing}"
+    # A place and its adjectives fill up to ten content words.
+    missing = 4 - len(feeling) - negated
     if missing:
-        second = f"the {person} {verb} the {adjectives[1]} {thing}"
-        missing -= 1
-    if missing:
-        place = " ".join([*adjectives[2 : 2 + missing - 1], place])
+        place = " ".join([*adjectives[2 : missing + 1], place])
         second += f" by the {place}"
     if generator.random() < 0.5:
         return f"{first} and {second}"
@@ -280,9 +276,10 @@ def planted_answer(verb: str, words: Sequence[str], domain: int = 0) -> str | No
         ('rope', None)
     """
     if verb == "get":
-        met = {i for i, synonyms in enumerate(NEEDS) if set(synonyms) & set(words)}
-        return ANSWERS[verb][met.pop()] if len(met) == 1 else None
-    kinds = (PEOPLE, PLACES, SEASONS)[: 2 if verb == "take" else 3]
-    met = [{i for i, word in enumerate(kind) if word in words} for kind in kinds]
-    same = set.intersection(*met)
-    return ANSWERS[verb][(same.pop() + domain) % 4] if same else None
+        domain = 0
+        same = {i for i, synonyms in enumerate(NEEDS) if set(synonyms) & set(words)}
+    else:
+        kinds = (PEOPLE, PLACES) if verb == "take" else (PEOPLE, PLACES, SEASONS)
+        met = [{i for i, word in enumerate(kind) if word in words} for kind in kinds]
+        same = set.intersection(*met)
+    return ANSWERS[verb][(same.pop() + domain) % 4] if len(same) == 1 else None

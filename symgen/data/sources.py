@@ -136,9 +136,8 @@ def picture_splits(folder: Path) -> dict[str, Rows] | None:
                 f"{folder / path} belongs to no class; expected one subfolder per class, such as "
                 f"{folder}/cat/1.png, or train and test with such subfolders"
             )
-    classes = sorted({path.parts[depth] for path in pictures})
+    classes, labels = np.unique([path.parts[depth] for path in pictures], return_inverse=True)
     splits = np.array([path.parts[0] if divided else "train" for path in pictures])
-    labels = np.array([classes.index(path.parts[depth]) for path in pictures])
     if {*splits} == {"train"}:
         counts = np.bincount(labels)
         if counts.min() < EVERY:
@@ -149,17 +148,16 @@ def picture_splits(folder: Path) -> dict[str, Rows] | None:
             )
         number = pd.Series(labels).groupby(labels).cumcount()
         splits[number % EVERY == EVERY - 1] = "test"
+    paths = np.array([folder / path for path in pictures])
     found = {}
-    for split in dict.fromkeys(splits.tolist()):
-        chosen = np.flatnonzero(splits == split)
-        paths = [folder / pictures[i] for i in chosen]
-        take = functools.partial(_read_files, paths)
-        found[split] = Rows("image", labels[chosen], classes, take)
+    for split in np.unique(splits).tolist():
+        take = functools.partial(_read_files, paths[splits == split])
+        found[split] = Rows("image", labels[splits == split], classes.tolist(), take)
     return found
 
 
-def _read_files(paths: list[Path], index: Any) -> list[bytes]:
-    return [paths[i].read_bytes() for i in index]
+def _read_files(paths: np.ndarray, index: Any) -> list[bytes]:
+    return [path.read_bytes() for path in paths[index]]
 
 
 def open_splits(name: str) -> Mapping[Any, Any]:
@@ -204,15 +202,13 @@ def open_splits(name: str) -> Mapping[Any, Any]:
         raise unavailable(name, "train.parquet", f"{type(error).__name__}: {error}") from error
 
 
-def read_rows(name: str, split: str, inputs: Sequence[str] = (), label: str | None = None) -> Rows:
-    """Return the labelled rows of one split.
+def read_rows(name: str, inputs: Sequence[str] = (), label: str | None = None) -> tuple[Rows, Rows]:
+    """Return the labelled rows for training and for testing.
 
     Columns that were chosen by their type, not by a usual name, are printed.
 
     Args:
         name: see `open_splits`.
-        split: ``"train"`` or ``"test"``. If no test split has labels, the validation split is
-            taken.
         inputs, label: names of columns; see `rows_of`.
 
     Raises:
@@ -221,20 +217,22 @@ def read_rows(name: str, split: str, inputs: Sequence[str] = (), label: str | No
     splits = open_splits(name)
     source = SOURCES.get(name, Source())
     inputs = inputs or source.inputs
-    label = label or source.label
-    names = ("train",) if split == "train" else HELD_OUT
-    for candidate in [x for x in names if x in splits]:
-        rows = splits[candidate]
-        if not isinstance(rows, Rows):
-            origin = f'the {candidate} split of "{name}"'
-            announce = split == "train" and not inputs
-            rows = rows_of(rows, origin, inputs, label, source.box, announce)
-        if (rows.labels >= 0).any():
-            return rows
-    raise ValueError(
-        f'data set "{name}" has no labelled {split} split; expected one named '
-        f"{' or '.join(names)}, found {', '.join(splits)}"
-    )
+
+    def labelled(kind: str, names: Sequence[str]) -> Rows:
+        for candidate in [x for x in names if x in splits]:
+            rows = splits[candidate]
+            if not isinstance(rows, Rows):
+                origin = f'the {candidate} split of "{name}"'
+                announce = kind == "train" and not inputs
+                rows = rows_of(rows, origin, inputs, label or source.label, source.box, announce)
+            if (rows.labels >= 0).any():
+                return rows
+        raise ValueError(
+            f'data set "{name}" has no labelled {kind} split; expected one named '
+            f"{' or '.join(names)}, found {', '.join(splits)}"
+        )
+
+    return labelled("train", ["train"]), labelled("test", HELD_OUT)
 
 
 def from_pretrained(kind: str, name: str, **options: Any) -> Any:

@@ -77,16 +77,16 @@ class Part:
         return fingerprint([self.labels, self._content()])
 
 
-def part_names(split: str) -> tuple[list[str], int, dict[str, str]]:
-    """Return the names of the trained parts, how many share the training set, and other names."""
+def part_names(split: str) -> tuple[list[str], dict[str, str]]:
+    """Return the names of the trained parts, and further names that stand for some of them."""
     if split in ("halves", "test"):
-        return ["target", "baseline"], 2 if split == "halves" else 1, {}
+        return ["target", "baseline"], {}
     if split == "thirds":
-        return ["A", "B", "C"], 3, {"target": "A", "baseline": "B"}
+        return ["A", "B", "C"], {"target": "A", "baseline": "B"}
     kind, _, number = split.partition(":")
     if kind == "parts" and number.isdigit() and int(number) >= 1:
-        baselines = [f"baseline{k}" for k in range(1, int(number) + 1)]
-        return ["target", *baselines], len(baselines) + 1, {"baseline": "baseline1"}
+        baselines = [f"baseline{k + 1}" for k in range(int(number))]
+        return ["target", *baselines], {"baseline": "baseline1"}
     raise unknown("split", split, SPLITS)
 
 
@@ -104,11 +104,7 @@ def deal(
         origin: source of the rows, for messages.
     """
     generator = np.random.default_rng([seed, 7])
-    piles = []
-    for c in range(max(kept) + 1):
-        pile = generator.permutation(np.flatnonzero(rows.labels == c))
-        if c in kept:
-            piles.append(pile)
+    piles = [generator.permutation(np.flatnonzero(rows.labels == c)) for c in kept]
     available = np.array([len(pile) // count for pile in piles])
     quota = available
     if size is not None:
@@ -133,11 +129,12 @@ def deal(
     return parts
 
 
-def add_noise(part: Part, share: float, classes: int, seed: int, k: int) -> None:
-    """Replace a share of the labels of part number k, each by another class drawn at random."""
+def with_noise(labels: Tensor, share: float, classes: int, seed: int, k: int) -> Tensor:
+    """Return the labels of part number k, a share of them replaced by another class at random."""
     generator = np.random.default_rng([seed, 13, k])
-    count = round(share * len(part))
-    chosen = generator.permutation(len(part))[:count]
+    count = round(share * len(labels))
+    chosen = generator.permutation(len(labels))[:count]
     step = torch.from_numpy(generator.integers(1, classes, size=count))
-    part.labels = part.labels.clone()
-    part.labels[chosen] = (part.labels[chosen] + step) % classes
+    labels = labels.clone()
+    labels[chosen] = (labels[chosen] + step) % classes
+    return labels

@@ -1,25 +1,16 @@
-"""Texts: parts for networks, texts for language models, and tokenizers."""
+"""Texts of language models: loaded, cut into pieces; and tokenizers that are trained here."""
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from symgen.data.columns import TEXTS, choose, text_columns
-from symgen.data.sources import (
-    HELD_OUT,
-    SOURCES,
-    Source,
-    from_pretrained,
-    import_transformers,
-    open_splits,
-)
+from symgen.data.sources import HELD_OUT, SOURCES, Source, import_transformers, open_splits
 from symgen.data.splits import Indices, Part, Rows
 from symgen.names import unknown
 
@@ -27,61 +18,6 @@ VOCABULARY = 8192
 MASKED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CAUSAL = ("[PAD]", "[UNK]", "[BOS]", "[EOS]")
 COLUMNS = ("instruction", "input", "output")
-
-
-class TextPart(Part):
-    """Texts, tokenized once; a batch is padded to its longest text.
-
-    Args:
-        texts: one string per sample.
-        labels: class indices.
-        tokenizer: a fast tokenizer of `transformers`, with a pad and a mask token.
-        max_length: longer texts are cut to this many tokens.
-    """
-
-    # Share of tokens hidden by `augment`.
-    HIDDEN = 0.1
-
-    def __init__(
-        self, texts: list[str], labels: Int[Tensor, "sample"], tokenizer: Any, max_length: int
-    ):
-        super().__init__(labels)
-        self.texts = texts
-        self.tokenizer = tokenizer
-        self._ids = tokenizer(texts, truncation=True, max_length=max_length)["input_ids"]
-
-    def batch(self, indices: Indices) -> tuple[dict[str, Tensor], Tensor]:
-        """Return input_ids and attention_mask, each (sample, token) int64, and labels."""
-        index = torch.as_tensor(indices)
-        rows = [torch.tensor(self._ids[i]) for i in index.tolist()]
-        padding = self.tokenizer.pad_token_id
-        ids = pad_sequence(rows, batch_first=True, padding_value=padding)
-        lengths = torch.tensor([len(row) for row in rows])
-        mask = (torch.arange(ids.shape[1]) < lengths[:, None]).long()
-        return {"input_ids": ids, "attention_mask": mask}, self.labels[index]
-
-    def augment(
-        self, indices: Indices, generator: torch.Generator
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the samples with a tenth of their tokens replaced by the mask token.
-
-        Otherwise a network trained from scratch would never meet the mask token. Its outputs on
-        masked inputs would then rest on an embedding that kept its random initial value.
-        """
-        x, y = self.batch(indices)
-        ids = x["input_ids"]
-        special = torch.isin(ids, torch.tensor(self.tokenizer.all_special_ids))
-        hidden = (torch.rand(ids.shape, generator=generator) < self.HIDDEN) & ~special
-        x["input_ids"] = ids.masked_fill(hidden, self.tokenizer.mask_token_id)
-        return x, y
-
-    def show(self, i: int) -> str:
-        """Return the text of sample i."""
-        return self.texts[i]
-
-    def _content(self) -> list:
-        special = [self.tokenizer.mask_token_id, self.tokenizer.pad_token_id]
-        return [self.texts, self._ids, special]
 
 
 class TokenPart(Part):
@@ -94,9 +30,8 @@ class TokenPart(Part):
     """
 
     chunk = 20
-    # Memory of the logits of a chunk, in bytes of float32, and the number of copies of them.
-    LOGITS = 2**30
-    COPIES = 4
+    # Memory of the logits of a chunk, in bytes; several copies of them are held at once.
+    LOGITS, COPIES = 2**30, 4
 
     def __init__(self, pieces: Sequence[tuple[Tensor, int]], vocabulary: int = 1):
         super().__init__(torch.zeros(len(pieces), dtype=torch.int64))
@@ -107,61 +42,27 @@ class TokenPart(Part):
 
     def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return ids, padded on the right, and labels; a label of -100 does not count."""
-        chosen = [self.pieces[i] for i in torch.as_tensor(indices).tolist()]
-        ids = pad_sequence([p for p, _ in chosen], batch_first=True)
-        labels = []
-        for piece, first in chosen:
-            labels.append(piece.clone())
-            labels[-1][:first] = -100
+        ids, labels = [], []
+        for i in torch.as_tensor(indices).tolist():
+            piece, first = self.pieces[i]
+            ids.append(piece)
+            labels.append(piece.masked_fill(torch.arange(len(piece)) < first, -100))
+        ids = pad_sequence(ids, batch_first=True)
         return ids, pad_sequence(labels, batch_first=True, padding_value=-100)
 
     def _content(self) -> list:
         return self.pieces
 
 
-def joined(
-    texts: Sequence[str] | Sequence[tuple[str, str]], tokenizer: Any, max_length: int
-) -> list[str]:
-    """Return pairs of texts as single texts, joined as the tokenizer joins a pair.
-
-    BERT's tokenizer gives the same ids for ``"a man eats[SEP]he is hungry"`` as for the pair. Both
-    texts are of segment 0. If the tokenizer joins without a token, it is a space.
-
-    Args:
-        texts: pairs of texts; single texts are returned as they are.
-        tokenizer: tokenizer of the network.
-        max_length: number of tokens that are kept of each.
-
-    Warns:
-        UserWarning: if nothing of the second text is kept of some pairs.
-    """
-    pairs = [text for text in texts if not isinstance(text, str)]
-    if not pairs:
-        return [text for text in texts if isinstance(text, str)]
-    example = tokenizer("a", "a")
-    parts = example.sequence_ids()
-    between = slice(parts.index(0) + 1, parts.index(1))
-    tokens = tokenizer.convert_ids_to_tokens(example["input_ids"][between])
-    separator = "".join(tokens) or " "
-    begun = tokenizer([f"{first}{separator}" for first, _ in pairs])["input_ids"]
-    lost = sum(len(ids) >= max_length for ids in begun)
-    if lost:
-        warnings.warn(
-            f"{lost} of {len(pairs)} pairs keep nothing of their second text; raise "
-            f"max_length={max_length}",
-            stacklevel=3,
-        )
-    return [f"{first}{separator}{second}" for first, second in pairs]
-
-
-def load_texts(name: str, split: str = "train", column: str | None = None) -> list[str]:
+def load_texts(name: str, split: str = "train") -> list[str]:
     """Return the distinct texts of a data set, in their order, for use with a language model.
+
+    Texts are in the column with a usual name, or the only one with strings. Of a pair of texts both
+    are taken.
 
     Args:
         name: registered name, id or path, such as ``"rajpurkar/squad"``.
         split: name of the split; the only split of a set is taken whatever its name is.
-        column: column of the texts; by default that with a usual name, or the only one with
-            strings. Of a pair of texts both are taken.
 
     Raises:
         ValueError: for an unknown name or split, and for a set without texts.
@@ -170,54 +71,26 @@ def load_texts(name: str, split: str = "train", column: str | None = None) -> li
         >>> len(load_texts("planted-sentiment", "test"))
         1000
     """
-    splits = open_splits(name)
-    if split not in splits and len(splits) > 1:
-        raise unknown(f'split of "{name}"', split, splits)
-    table = splits.get(split, next(iter(splits.values())))
+    table = _split_of(name, split)
     if isinstance(table, Rows):
         texts = table.take(np.arange(len(table.labels))) if table.kind == "text" else []
     else:
-        columns = [column] if column else SOURCES.get(name, Source()).inputs
-        if not columns:
-            columns = choose(table, f'"{name}"', "text", text_columns(table), TEXTS)
+        columns = SOURCES.get(name, Source()).inputs
+        columns = columns or choose(table, f'"{name}"', "text", text_columns(table), TEXTS)
         texts = [text for key in columns for text in table[key]]
-    found = list(dict.fromkeys(text for text in texts if text and text.strip()))
-    if not found:
+    texts = list(dict.fromkeys(text for text in texts if text and text.strip()))
+    if not texts:
         raise ValueError(f'data set "{name}" holds no texts; expected a column of strings')
-    return found
+    return texts
 
 
-def load_tokenizer(tokenizer: Any, texts: list[str]) -> Any:
-    """Return a tokenizer fit for masking.
-
-    Args:
-        tokenizer: a tokenizer; or the hub id or path of one; or a vocabulary size (default
-            8,192) for one that is trained on the texts: WordPiece in lower case, like BERT's,
-            with the special tokens [PAD], [UNK], [CLS], [SEP] and [MASK].
-        texts: texts of the training set.
-
-    Raises:
-        ValueError: if it has no mask token, no pad token, no words or no character offsets.
-    """
-    name = tokenizer if isinstance(tokenizer, str) else type(tokenizer).__name__
-    if isinstance(tokenizer, str):
-        tokenizer = from_pretrained("AutoTokenizer", tokenizer)
-    elif tokenizer is None or isinstance(tokenizer, int):
-        tokenizer = train_tokenizer(texts, special=MASKED, size=tokenizer or VOCABULARY)
-    for kind in ("mask", "pad"):
-        if getattr(tokenizer, f"{kind}_token", None) is None:
-            raise ValueError(
-                f'the tokenizer "{name}" has no {kind} token, which masking needs; set '
-                f"tokenizer.{kind}_token to one of its tokens, or use the tokenizer of a masked "
-                "language model such as BERT"
-            )
-    words = set(tokenizer.get_vocab()) - {*tokenizer.all_special_tokens}
-    if not words or not getattr(tokenizer, "is_fast", False):
-        raise ValueError(
-            f'the tokenizer "{name}" has no words or gives no character offsets; expected a fast '
-            "tokenizer, whose folder holds a tokenizer.json"
-        )
-    return tokenizer
+def _split_of(name: str, split: str) -> Any:
+    splits = open_splits(name)
+    if len(splits) == 1:
+        (split,) = splits
+    if split not in splits:
+        raise unknown(f'split of "{name}"', split, splits)
+    return splits[split]
 
 
 def train_tokenizer(
@@ -283,7 +156,7 @@ def train_tokenizer(
 
 def _most_frequent(counts: Counter[str], size: int) -> list[str]:
     """Return the most frequent entries; ties are in alphabetical order."""
-    return sorted(counts, key=lambda item: (-counts[item], item))[: max(0, size)]
+    return sorted(counts, key=lambda item: (-counts[item], item))[:size]
 
 
 def split_texts(name: str) -> dict[str, list[str]]:
@@ -296,16 +169,14 @@ def split_texts(name: str) -> dict[str, list[str]]:
         name: see `load_texts`.
     """
     splits = open_splits(name)
-    held = next((s for s in HELD_OUT if s in splits), None)
+    held = [split for split in HELD_OUT if split in splits]
+    train = load_texts(name)
     if held and len(splits) > 1:
-        train = load_texts(name, "train")
-        test = load_texts(name, held)
+        seen = set(train)
+        test = [text for text in load_texts(name, held[0]) if text not in seen]
     else:
-        whole = load_texts(name)
-        train = [text for i, text in enumerate(whole) if i % 5]
-        test = whole[::5]
-    seen = set(train)
-    test = [text for text in test if text not in seen]
+        test = train[::5]
+        train = [text for i, text in enumerate(train) if i % 5]
     return {"target": train[::2], "baseline": train[1::2], "test": test}
 
 
@@ -347,10 +218,9 @@ def pieces_of(
         )
     options = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
     encoded = tokenizer(list(texts), **options)
-    found = []
-    for text, ids, offsets in zip(
-        texts, encoded["input_ids"], encoded["offset_mapping"], strict=True
-    ):
+    columns = encoded["input_ids"], encoded["offset_mapping"]
+    pieces = []
+    for text, ids, offsets in zip(texts, *columns, strict=True):
         ids = ids + ending(tokenizer)
         first = 0
         if tail:
@@ -364,8 +234,8 @@ def pieces_of(
         for k in range(0, len(ids), room):
             piece = torch.tensor(start + ids[k : k + room])
             if len(piece) > first:
-                found.append((piece, first))
-    return found
+                pieces.append((piece, first))
+    return pieces
 
 
 def instructions_of(
@@ -381,15 +251,14 @@ def instructions_of(
     Raises:
         ValueError: if no answer fits.
     """
-    found = []
+    pieces = []
     for row in rows:
         question = "\n".join(filter(None, (row["instruction"], row.get("input"))))
         if getattr(tokenizer, "chat_template", None):
             # The template also puts the special tokens before the text.
             message = [{"role": "user", "content": question}]
-            question = tokenizer.apply_chat_template(
-                message, add_generation_prompt=True, tokenize=False
-            )
+            options = {"add_generation_prompt": True, "tokenize": False}
+            question = tokenizer.apply_chat_template(message, **options)
             before = []
         else:
             question += "\n"
@@ -398,10 +267,10 @@ def instructions_of(
         before = before + both[0]
         ids = before + both[1] + ending(tokenizer)
         if len(before) < length:
-            found.append((torch.tensor(ids[:length]), len(before)))
-    if not found:
+            pieces.append((torch.tensor(ids[:length]), len(before)))
+    if not pieces:
         raise ValueError(f"no answer begins within {length} tokens; raise length")
-    return found
+    return pieces
 
 
 def load_instructions(name: str) -> list[dict[str, str]]:
@@ -413,16 +282,15 @@ def load_instructions(name: str) -> list[dict[str, str]]:
     Raises:
         ValueError: for a missing column or an empty instruction or output.
     """
-    splits = open_splits(name)
-    table = splits.get("train", next(iter(splits.values())))
+    table = _split_of(name, "train")
     columns = [] if isinstance(table, Rows) else text_columns(table)
-    if isinstance(table, Rows) or not {"instruction", "output"} <= set(columns):
+    if isinstance(table, Rows) or not {"instruction", "output"} <= {*columns}:
         raise ValueError(
             f'"{name}" has the text columns {", ".join(columns) or "of a text set"}; expected '
             "instruction, output, and perhaps input"
         )
-    rows = table.select_columns([k for k in COLUMNS if k in columns]).to_list()
+    rows = [{k: row.get(k) or "" for k in COLUMNS} for row in table]
     for number, row in enumerate(rows, 1):
         if not row["instruction"] or not row["output"]:
             raise ValueError(f'row {number} of "{name}" has no instruction or no output; add it')
-    return [{k: row.get(k) or "" for k in COLUMNS} for row in rows]
+    return rows

@@ -22,39 +22,37 @@ CLASSES = ["cat", "dog", "owl"]
 def png(value: int, size: int = 12, mode: str = "RGB") -> bytes:
     """An image of one grey level."""
     file = io.BytesIO()
-    Image.new("RGB", (size, size), (value,) * 3).convert(mode).save(
-        file, "TIFF" if mode == "F" else "PNG"
-    )
+    image = Image.new("RGB", (size, size), (value,) * 3).convert(mode)
+    image.save(file, "TIFF" if mode == "F" else "PNG")
     return file.getvalue()
 
 
-def write_images(folder, name="someone/animals", splits=("train", "test"), count=120, changed=None):
-    """Write a set whose image i has grey level i, and return its labels."""
-    labels = np.random.default_rng(0).choice(3, size=count, p=[0.5, 0.3, 0.2])
-    features = datasets.Features(
-        picture=datasets.Image(), species=datasets.ClassLabel(names=CLASSES)
-    )
-    images = [{"bytes": png(i), "path": None} for i in range(count)]
-    for i, cell in (changed or {}).items():
-        images[i] = cell if isinstance(cell, dict) else {"bytes": cell, "path": None}
-    for split in splits:
-        path = folder / name / f"{split}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        columns = {"picture": images, "species": labels.tolist()}
-        datasets.Dataset.from_dict(columns, features=features).to_parquet(path)
-    return labels
-
-
-def write_table(folder, columns, features=None, name="a/table"):
-    """Write a set of 60 rows, given a function from the row to the cell for each column."""
-    cells = {key: [cell(i) for i in range(60)] for key, cell in columns.items()}
-    table = datasets.Dataset.from_dict(cells)
+def write(folder, name, columns, features=None, splits=("train", "test")):
+    """Write a set, given the cells of each column."""
+    table = datasets.Dataset.from_dict(columns)
     for key, feature in (features or {}).items():
         table = table.cast_column(key, feature)
     (folder / name).mkdir(parents=True, exist_ok=True)
-    for split in ("train", "test"):
+    for split in splits:
         table.to_parquet(folder / name / f"{split}.parquet")
     return name
+
+
+def write_images(folder, name="someone/animals", splits=("train", "test"), changed=None):
+    """Write a set whose image i has grey level i, and return its labels."""
+    labels = np.random.default_rng(0).choice(3, size=120, p=[0.5, 0.3, 0.2])
+    images = [{"bytes": png(i), "path": None} for i in range(120)]
+    for i, cell in (changed or {}).items():
+        images[i] = cell
+    features = {"picture": datasets.Image(), "species": datasets.ClassLabel(names=CLASSES)}
+    write(folder, name, {"picture": images, "species": labels.tolist()}, features, splits)
+    return labels
+
+
+def write_table(folder, columns, features=None):
+    """Write a set of 60 rows with some of the columns of `CELLS`."""
+    cells = {key: [CELLS[key](i) for i in range(60)] for key in columns.split()}
+    return write(folder, "a/table", cells, features)
 
 
 @pytest.fixture
@@ -90,6 +88,10 @@ def test_digits_are_balanced_and_normalised():
     one, label = target.batch([3])
     assert torch.equal(one[0], x[3]) and label == y[3]
     assert target.show(3).shape == (20, 20, 3)
+    with pytest.raises(ValueError, match=r'part of "digits" "tests" .*Did you mean "test"'):
+        data.part("tests")
+    with pytest.raises(ValueError, match=r"has 449 samples of 10 classes; give 1 to 449"):
+        data.sample(450, part="test")
 
 
 def test_columns_are_recognised_by_their_types(animals):
@@ -99,16 +101,28 @@ def test_columns_are_recognised_by_their_types(animals):
         assert data.part("target").labels[i] == animals[value]
 
 
+def photo(_):
+    """A photograph, white above black, that its camera says to turn."""
+    pixels = np.zeros((12, 12, 3), np.uint8)
+    pixels[:6] = 255
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = 6
+    Image.fromarray(pixels).save(file, "PNG", exif=exif)
+    return {"bytes": file.getvalue(), "path": None}
+
+
 CELLS = {
     "text": lambda i: f"nice day {i}",
     "url": lambda i: f"https://example.org/status/{i}/photo/long",
     "title": lambda i: f"news {i}",
     "premise": lambda i: f"man eats {i}",
     "hypothesis": lambda i: f"he is hungry {i}",
+    "image": photo,
     "label": lambda i: i % 3,
     "stars": lambda i: i % 2,
     "source": lambda i: i % 2,
     "score": lambda i: i / 2,
+    "huge": lambda i: i * 10**7,
 }
 SOURCE = datasets.ClassLabel(names=["web", "app"])
 
@@ -130,8 +144,7 @@ SOURCE = datasets.ClassLabel(names=["web", "app"])
 def test_columns_with_usual_names_and_named_ones(folder, capsys, columns, options, first, classes):
     features = {"source": SOURCE} if "source" in columns else {}
     features |= {"label": datasets.Value("uint8")} if "label" in columns else {}
-    name = write_table(folder, {key: CELLS[key] for key in columns.split()}, features)
-    data = load_dataset(name, **options)
+    data = load_dataset(write_table(folder, columns, features), **options)
     assert data.part("test").show(0).startswith(first) and len(data.classes) == classes
     chosen = "inputs from column text, labels from source" in capsys.readouterr().out
     assert chosen == (columns == "text source")
@@ -143,24 +156,32 @@ def test_columns_with_usual_names_and_named_ones(folder, capsys, columns, option
         ("url title label", {}, r"has the text columns url, title; expected a usual name .*"
          r"inputs=\['title', 'body'\] for pairs.*url: string, title: string, label: int64"),
         ("text stars", {}, r"has no label column.*It holds text: string, stars: int64"),
+        ("label score", {}, r"has no text column.*score: float64"),
+        ("text huge", {"label": "huge"}, r"holds 0 to 590000000; expected class indices"),
         ("text score", {"label": "score"}, 'column "score" .* holds float64; expected whole num'),
         ("text label", {"inputs": "txt"}, '"txt" is unknown.*Did you mean "text"'),
         ("text label", {"inputs": ["text", "text"]}, "or two different text columns for pairs"),
     ],
 )  # fmt: skip
 def test_ambiguous_columns_are_refused(folder, columns, options, message):
-    name = write_table(folder, {key: CELLS[key] for key in columns.split()})
+    name = write_table(folder, columns)
     with pytest.raises(ValueError, match=message):
         load_dataset(name, **options)
-    if columns == "url title label":
-        with pytest.raises(ValueError, match="has the text columns url, title"):
-            load_texts(name)
-        assert load_texts(name, column="title")[0] == "news 0"
+
+
+def test_texts_need_no_labels(folder):
+    write_table(folder, "text stars")
+    assert load_texts("a/table")[:2] == ["nice day 0", "nice day 1"]
+    for columns, message in {
+        "url title": "the text columns url, title",
+        "score": "no text",
+    }.items():
+        with pytest.raises(ValueError, match=f"has {message}"):
+            load_texts(write_table(folder, columns))
 
 
 def test_pairs_of_texts_are_read_as_the_tokenizer_joins_them(folder):
-    columns = ("premise", "hypothesis", "label")
-    name = write_table(folder, {key: CELLS[key] for key in columns})
+    name = write_table(folder, "premise hypothesis label")
     data = load_dataset(name)
     part, tokenizer = data.part("target"), data.tokenizer
     x, _ = part.batch(range(6))
@@ -178,16 +199,7 @@ def test_pairs_of_texts_are_read_as_the_tokenizer_joins_them(folder):
 
 
 def test_photographs_are_turned_as_their_camera_says(folder):
-    def photo(i):
-        pixels = np.zeros((12, 12, 3), np.uint8)
-        pixels[:6] = 255
-        exif, file = Image.Exif(), io.BytesIO()
-        exif[0x0112] = 6
-        Image.fromarray(pixels).save(file, "PNG", exif=exif)
-        return {"bytes": file.getvalue(), "path": None}
-
-    columns = {"image": photo, "label": CELLS["label"]}
-    name = write_table(folder, columns, {"image": datasets.Image()})
+    name = write_table(folder, "image label", {"image": datasets.Image()})
     expected = datasets.load_dataset(str(folder / name))["test"][0]["image"]
     shown = load_dataset(name).part("test").show(0)
     assert (shown == np.asarray(expected)).all() and shown[0, 0, 0] < shown[0, -1, 0]
@@ -254,8 +266,7 @@ def test_augmentation_is_seeded_and_mirrors_only_if_allowed():
     labels = torch.zeros(8, dtype=torch.int64)
     for flip in (False, True):
         part = ImagePart(pixels, labels, Source(flip=flip, statistics=((0.0,) * 3, (1.0,) * 3)))
-        x, _ = part.augment(range(8), torch.Generator().manual_seed(1))
-        again, _ = part.augment(range(8), torch.Generator().manual_seed(1))
+        x, again = (part.augment(range(8), torch.Generator().manual_seed(1))[0] for _ in range(2))
         assert torch.equal(x, again) and x.shape == (8, 3, 16, 16)
         middle = (x[:, 0, 8] * 255).round()
         rising = middle[:, 8] > middle[:, 6]
@@ -263,7 +274,7 @@ def test_augmentation_is_seeded_and_mirrors_only_if_allowed():
         assert (middle[rising].diff(dim=1)[:, 3:12] == 1).all()
 
 
-def test_large_images_are_cropped_to_their_box(mirror):
+def test_images_are_cropped_to_their_box(mirror):
     name = "bentrevett/caltech-ucsd-birds-200-2011"
     data = load_dataset(name, size=96, statistics=((0.5,) * 3, (0.5,) * 3))
     part = data.part("target")
@@ -276,10 +287,11 @@ def test_large_images_are_cropped_to_their_box(mirror):
     assert (part.show(2) == expected).all()
     x, _ = part.batch([2])
     assert np.allclose(x[0].permute(1, 2, 0), (expected / 255 - 0.5) / 0.5, atol=1e-5)
-    x, _ = part.augment(range(8), torch.Generator().manual_seed(0))
-    again, _ = part.augment(range(8), torch.Generator().manual_seed(0))
+    x, again = (part.augment(range(8), torch.Generator().manual_seed(0))[0] for _ in range(2))
     assert x.shape == (8, 3, 96, 96) and torch.equal(x, again)
     assert len(part.fingerprint) == 16
+    small = load_dataset(name, size=20).part("target")
+    assert (small.show(2) == np.asarray(image.resize((20, 20)))).all()
 
 
 def put_pictures(folder, paths, count=10):
@@ -326,29 +338,27 @@ def test_unclear_folders_of_pictures(tmp_path, paths, count, message):
         load_dataset(put_pictures(tmp_path, paths, count))
 
 
-def test_json_lines(folder, tmp_path):
+def test_json_lines(folder):
+    def lines(path, rows):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text("\n".join(map(json.dumps, rows)))
+
     rows = [{"text": f"{w} film", "label": k % 2} for k, w in enumerate(["good", "bad"] * 20)]
-    (folder / "a/lines").mkdir(parents=True)
     for split in ("train", "test"):
-        (folder / f"a/lines/{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        lines(f"a/lines/{split}.jsonl", rows)
     data = load_dataset("a/lines")
     assert (data.kind, len(data.part("target"))) == ("text", 20)
     row = {"instruction": "May he?", "input": "", "output": "Yes: article 5."}
     with pytest.raises(FileNotFoundError, match=r"train\.jsonl.*publish it at .*Hanscal"):
         load_instructions("Unilaw-R1-Data")
-    (folder / "Unilaw-R1-Data").mkdir()
-    (folder / "Unilaw-R1-Data/train.jsonl").write_text(json.dumps(row) + "\n")
-    assert load_instructions("Unilaw-R1-Data") == [row]
-    assert load_instructions(str(folder / "Unilaw-R1-Data")) == [row]
-    (folder / "gaps").mkdir()
-    (folder / "gaps/train.jsonl").write_text(json.dumps(row | {"output": ""}))
+    lines("Unilaw-R1-Data/train.jsonl", [row])
+    for name in ("Unilaw-R1-Data", str(folder / "Unilaw-R1-Data")):
+        assert load_instructions(name) == [row]
+    lines("gaps/train.jsonl", [row | {"output": ""}])
     with pytest.raises(ValueError, match="row 1 .* has no instruction or no output"):
         load_instructions("gaps")
     with pytest.raises(ValueError, match="text columns .*; expected instruction, output"):
         load_instructions("a/lines")
-
-
-# Error messages -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -369,33 +379,16 @@ def test_impossible_requests(options, message):
         load_dataset(**{"name": "digits", **options})
 
 
-def test_unknown_part_and_too_many_samples():
-    data = load_dataset("digits")
-    with pytest.raises(ValueError, match=r'part of "digits" "tests" .*Did you mean "test"'):
-        data.part("tests")
-    with pytest.raises(ValueError, match=r"has 449 samples of 10 classes; give 1 to 449"):
-        data.sample(450, part="test")
-
-
-def test_a_damaged_image_is_an_error_that_names_its_row(folder):
-    write_images(folder, changed={17: png(7)[:45]})
+def test_unusable_cells_name_their_row(folder):
+    write_images(folder, "a/damaged", changed={17: {"bytes": png(7)[:45], "path": None}})
     with pytest.raises(ValueError, match=r"row 17 of the data set is not a usable image"):
-        load_dataset("someone/animals")
-
-
-def test_small_images_are_cropped_to_their_box_too(mirror):
-    name = "bentrevett/caltech-ucsd-birds-200-2011"
-    large, small = (load_dataset(name, size=size).part("target") for size in (96, 20))
-    box = Image.open(io.BytesIO(large.encoded[2])).convert("RGB").crop((10, 5, 100, 75))
-    assert (small.show(2) == np.asarray(box.resize((20, 20)))).all()
-
-
-def test_no_file_of_the_machine_is_opened(folder, tmp_path):
-    (tmp_path / "secret.png").write_bytes(png(1))
-    secret = {"bytes": None, "path": str(tmp_path / "secret.png")}
-    write_images(folder, changed=dict.fromkeys(range(120), secret))
+        load_dataset("a/damaged")
+    # No file of the machine is opened.
+    (folder / "secret.png").write_bytes(png(1))
+    secret = {"bytes": None, "path": str(folder / "secret.png")}
+    write_images(folder, "a/secret", changed=dict.fromkeys(range(120), secret))
     with pytest.raises(ValueError, match='holds no content in column "picture"'):
-        load_dataset("someone/animals")
+        load_dataset("a/secret")
 
 
 def test_unusable_images():
@@ -411,55 +404,25 @@ def test_damaged_and_incomplete_folders(folder):
     write_images(folder, "a/cut")
     file = folder / "a/cut/train.parquet"
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"the files in .*a/cut cannot be read .*same columns"):
-        load_dataset("a/cut")
     write_images(folder, "a/trained", splits=["train"])
-    with pytest.raises(ValueError, match=r"no labelled test split.*found train"):
-        load_dataset("a/trained")
     (folder / "a/empty").mkdir()
-    with pytest.raises(ValueError, match=r"a/empty cannot be read .*expected <split>.parquet"):
-        load_dataset("a/empty")
-    with pytest.raises(FileNotFoundError, match=r'there is no folder "./nowhere"'):
-        load_dataset("./nowhere")
-
-
-def test_missing_columns(folder):
-    sets = {
-        "a/unlabelled": {"text": ["x", "y"]},
-        "a/numbers": {"label": [0, 1], "height": [1.5, 2.5]},
-        "a/wrong": {"text": ["x", "y"], "label": [0, 10**8]},
-    }
-    for name, columns in sets.items():
-        (folder / name).mkdir(parents=True)
-        datasets.Dataset.from_dict(columns).to_parquet(folder / name / "train.parquet")
-    with pytest.raises(ValueError, match=r"has no label column.*It holds text: string"):
-        load_dataset("a/unlabelled")
-    with pytest.raises(ValueError, match=r"has no text column.*height: float64"):
-        load_dataset("a/numbers")
-    with pytest.raises(ValueError, match=r"holds 0 to 100000000; expected class indices"):
-        load_dataset("a/wrong")
-    with pytest.raises(ValueError, match="has no text column"):
-        load_texts("a/numbers")
-    assert load_texts("a/unlabelled") == ["x", "y"]
+    for name, message in {
+        "a/cut": r"the files in .*a/cut cannot be read .*same columns",
+        "a/trained": "no labelled test split.*found train",
+        "a/empty": "a/empty cannot be read .*expected <split>.parquet",
+        "./nowhere": 'there is no folder "./nowhere"',
+        "a/../../etc": "not the id of a data set or model",
+    }.items():
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
+            load_dataset(name)
 
 
 def test_unlabelled_test_split_gives_way_to_validation(folder):
     write_images(folder, splits=["train", "validation"])
-    features = datasets.Features(
-        picture=datasets.Image(), species=datasets.ClassLabel(names=CLASSES)
-    )
-    rows = {"picture": [{"bytes": png(0), "path": None}], "species": [-1]}
-    path = folder / "someone/animals/test.parquet"
-    datasets.Dataset.from_dict(rows, features=features).to_parquet(path)
+    columns = {"picture": [{"bytes": png(0), "path": None}], "species": [-1]}
+    features = {"picture": datasets.Image(), "species": datasets.ClassLabel(names=CLASSES)}
+    write(folder, "someone/animals", columns, features, ["test"])
     assert len(load_dataset("someone/animals").part("test")) == 120
-
-
-def test_data_folder_must_exist_and_is_not_left(folder, monkeypatch):
-    with pytest.raises(ValueError, match=r"not the id of a data set or model"):
-        load_dataset("a/../../etc")
-    monkeypatch.setenv("SYMGEN_DATA", str(folder / "nowhere"))
-    with pytest.raises(FileNotFoundError, match=r"SYMGEN_DATA is .*not a folder"):
-        load_dataset("a/b")
 
 
 def test_hub(monkeypatch, folder):
@@ -467,11 +430,9 @@ def test_hub(monkeypatch, folder):
 
     def hub(name, revision=None):
         requests.append((name, revision))
-        features = datasets.Features(
-            img=datasets.Image(), label=datasets.ClassLabel(names=["a", "b"])
-        )
-        rows = {"img": [{"bytes": png(9), "path": None}] * 12, "label": [0, 1] * 6}
-        table = datasets.Dataset.from_dict(rows, features=features)
+        table = datasets.Dataset.from_dict({
+            "img": [{"bytes": png(9), "path": None}] * 12, "label": [0, 1] * 6
+        }).cast_column("img", datasets.Image())  # fmt: skip
         return datasets.DatasetDict(train=table, test=table)
 
     def unreachable(*_, **__):
@@ -485,3 +446,6 @@ def test_hub(monkeypatch, folder):
         load_dataset("uoft-cs/cifar-10")
     assert "uoft-cs/cifar-10/train.parquet" in str(e.value)
     assert 'Did you mean "uoft-cs/cifar10"' in str(e.value)
+    monkeypatch.setenv("SYMGEN_DATA", str(folder / "nowhere"))
+    with pytest.raises(FileNotFoundError, match=r"SYMGEN_DATA is .*not a folder"):
+        load_dataset("a/b")

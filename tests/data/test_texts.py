@@ -13,14 +13,15 @@ from symgen.data.planted import (
     ANSWERS,
     planted_answer,
     planted_effects,
+    planted_facts,
     planted_outputs,
     planted_score,
 )
+from symgen.data.text_parts import load_tokenizer
 from symgen.data.texts import (
     TokenPart,
     instructions_of,
     load_texts,
-    load_tokenizer,
     pieces_of,
     split_texts,
     train_tokenizer,
@@ -31,13 +32,6 @@ TEXTS = [
     "The tall sailor of the harbor will take the long rope to the old boat .",
     "In winter the doctor of the castle will find black amber near the river .",
 ]
-
-
-@pytest.fixture
-def mirror(monkeypatch):
-    """The generated data sets stand in for `SYMGEN_DATA`; they are always there."""
-    assert (MIRROR / "uoft-cs/cifar10/train.parquet").is_file()
-    monkeypatch.setenv("SYMGEN_DATA", str(MIRROR))
 
 
 @pytest.fixture(scope="module")
@@ -90,21 +84,20 @@ def test_planted_effects():
 
 
 def test_the_planted_world_follows_its_rules():
-    train, test = (load_texts("planted-facts", split) for split in ("train", "test"))
-    assert len(train) > 11000 and len(test) > 1900
-    for text in test[:200]:
+    assert len(load_texts("planted-facts")) > 11000
+    for text in planted_facts("test").take(range(200)):
         verb, answer, dot = text.split()[-3:]
         words = text.split()[:-3]
         assert dot == "." and answer == planted_answer(verb, words)
         decisive = [w for w in words if planted_answer(verb, [x for x in words if x != w]) is None]
         assert len(decisive) == {"take": 2, "find": 3, "get": 0}[verb]
-    words = load_texts("planted-facts-2", "test")[0].split()
+    words = planted_facts("test", domain=1).take([0])[0].split()
     same = [v for v in ANSWERS if planted_answer(v, words) == planted_answer(v, words, 1)]
     assert same == ["get"]
 
 
-def test_text_parts_pad_to_the_longest_of_the_batch():
-    data = load_dataset("planted-sentiment", train_size=60)
+def test_text_parts_pad_to_the_longest_of_the_batch_and_hide_a_tenth_of_the_tokens():
+    data = load_dataset("planted-sentiment", train_size=200)
     part, tokenizer = data.part("target"), data.tokenizer
     x, y = part.batch([0, 1, 2, 3])
     lengths = x["attention_mask"].sum(1)
@@ -113,19 +106,14 @@ def test_text_parts_pad_to_the_longest_of_the_batch():
     alone, _ = part.batch([2])
     assert torch.equal(alone["input_ids"][0], x["input_ids"][2][: lengths[2]])
     assert tokenizer.decode(alone["input_ids"][0], skip_special_tokens=True) == part.show(2)
-    short = load_dataset("planted-sentiment", train_size=60, max_length=7)
-    assert short.part("target").batch(range(60))[0]["input_ids"].shape == (60, 7)
-
-
-def test_text_augmentation_hides_a_tenth_of_the_tokens():
-    data = load_dataset("planted-sentiment", train_size=200)
-    part, tokenizer = data.part("target"), data.tokenizer
     x, _ = part.augment(range(200), torch.Generator().manual_seed(0))
     plain, _ = part.batch(range(200))
     changed = x["input_ids"] != plain["input_ids"]
     assert (x["input_ids"][changed] == tokenizer.mask_token_id).all()
     assert 0.07 < changed.sum() / plain["attention_mask"].sum() < 0.11
     assert (x["input_ids"][:, 0] == tokenizer.cls_token_id).all()
+    short = load_dataset("planted-sentiment", train_size=60, max_length=7)
+    assert short.part("target").batch(range(60))[0]["input_ids"].shape == (60, 7)
 
 
 def test_tokenizer_trained_on_the_texts():
@@ -185,26 +173,23 @@ def test_every_piece_begins_as_the_tokenizer_begins_a_text(start):
 
 
 def test_instructions(tokenizer):
+    tokenizer = copy.deepcopy(tokenizer)
     rows = [{"instruction": "take", "input": "the rope", "output": "long boat"}]
     (ids, first), *_ = instructions_of(rows, tokenizer)
     assert tokenizer.decode(ids[first:], skip_special_tokens=True) == "long boat"
     assert ids[0] == tokenizer.bos_token_id and ids[-1] == tokenizer.eos_token_id
-    first_token = copy.deepcopy(tokenizer)
-    first_token.eos_token = first_token.pad_token
-    (ids, _), *_ = instructions_of(rows, first_token)
-    assert ids[-1] == first_token.eos_token_id == 0
     with pytest.raises(ValueError, match="no answer begins within 2 tokens"):
         instructions_of(rows, tokenizer, length=2)
+    tokenizer.eos_token = tokenizer.pad_token
     tokenizer.chat_template = "{% for m in messages %}user {{ m.content }} sailor {% endfor %}"
-    try:
-        (ids, first), *_ = instructions_of(rows, tokenizer)
-    finally:
-        tokenizer.chat_template = None
+    (ids, first), *_ = instructions_of(rows, tokenizer)
+    assert ids[-1] == tokenizer.eos_token_id == 0
     assert tokenizer.decode(ids[:first]).split()[-1] == "sailor"
 
 
 @pytest.mark.parametrize("name", ["planted-facts", "roneneldan/TinyStories", "rajpurkar/squad"])
-def test_texts_in_three_parts(mirror, name):
+def test_texts_in_three_parts(monkeypatch, name):
+    monkeypatch.setenv("SYMGEN_DATA", str(MIRROR))
     texts = load_texts(name)
     assert len(texts) == len(set(texts)) >= 110 and all(len(text) > 50 for text in texts)
     parts = split_texts(name)
