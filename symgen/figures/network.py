@@ -25,6 +25,8 @@ from symgen.interactions import Interactions
 SIGNS = {"and": " ∧ ", "or": " ∨ "}
 # A longer list of states would make a page slow: two numbers per masked state.
 EXPLORED = 12
+# Least distance of two nodes of a graph; its width is 10.
+GAP = 1.5
 # Photographs are shrunk to this many pixels per side.
 PIXELS = 256
 
@@ -246,14 +248,12 @@ def plot_graph(
     ax = style.axes_or_new(ax, 2.2 + 0.75 * max(len(rows), 1), 7.2)
     feet = 10 * (np.arange(inter.n) + 0.5) / inter.n
     roof = len(rows) + 1
+    below = [[feet[list(inter.members(i))] for i in nodes["index"]] for _, nodes in rows]
+    places = _off_lines(below, roof)
     for level, (_, nodes) in enumerate(rows, 1):
-        below = [feet[list(inter.members(index))] for index in nodes["index"]]
-        # A node is above the middle of its variables, as far as its neighbors leave room.
-        middles = np.array([places.mean() for places in below])
-        places = _apart(middles + 0.35 * (-1) ** level, 0.6, 9.4, 1.5)
         widths = 0.6 + 4 * nodes["effect"].abs() / table["effect"].abs().max()
-        each = zip(nodes["type"], nodes["effect"], widths, places, below, strict=True)
-        for kind, effect, width, x, members in each:
+        each = (nodes["type"], nodes["effect"], widths, places[level - 1], below[level - 1])
+        for kind, effect, width, x, members in zip(*each, strict=True):
             _draw_edges(ax, effect, width, (x, level), members, roof)
             _draw_node(ax, kind, effect, (x, level))
     if table.empty:
@@ -288,6 +288,42 @@ def _apart(wish: np.ndarray, low: float, high: float, gap: float) -> np.ndarray:
     places = np.empty_like(free)
     places[order] = np.maximum.accumulate(free) + steps
     return places
+
+
+def _off_lines(below: Sequence[Sequence[np.ndarray]], roof: int) -> list[np.ndarray]:
+    """Return the places of the nodes of each row, if possible off the lines of other nodes.
+
+    Args:
+        below: places of the variables of each node, by row.
+        roof: height of the output.
+    """
+    # A node is above the middle of its variables, as far as its neighbors leave room.
+    middles = [np.array([feet.mean() for feet in row]) for row in below]
+    x = np.concatenate([np.zeros(0), *(_apart(row, 0.6, 9.4, GAP) for row in middles)])
+    level = np.repeat(np.arange(1, roof), [len(row) for row in below])
+    ends = [[*((foot, 0.0) for foot in feet), (5.0, roof)] for row in below for feet in row]
+    wish = x.copy()
+    for i in [*range(len(x))] * 3:
+        spots = np.append(np.linspace(0.6, 9.4, 45), x[i])
+        cost = 0.2 * abs(spots - wish[i])
+        for j in np.flatnonzero(np.arange(len(x)) != i):
+            if level[i] == level[j]:  # the order of a row stays
+                cost += 99 * (np.sign(x[i] - x[j]) * (spots - x[j]) < GAP - 1e-9)
+            cost += _hits(spots, level[i], ends[i], x[j], level[j])
+            cost += _hits(x[j], level[j], ends[j], spots, level[i])
+        x[i] = spots[cost.argmin()]
+    return [x[level == k] for k in range(1, roof)]
+
+
+def _hits(x: Any, level: Any, ends: Sequence, node: Any, above: Any) -> Any:
+    """Return how many lines from a node at (x, level) meet a node; to the output counts as 3."""
+    count = np.zeros(np.broadcast(x, node).shape)
+    for end, height in ends:
+        if (above - level) * (above - height) < 0:
+            slope = (end - x) / (height - level)
+            room = 0.5 * GAP + 0.15 * abs(slope)
+            count += (3 if height else 1) * (abs(x + slope * (above - level) - node) < room)
+    return count
 
 
 def _draw_edges(
