@@ -1,4 +1,4 @@
-"""Data that are made here: digits, planted effects, sentences with planted labels or last words."""
+"""Data that are made here: digits, signs, planted effects, sentences with planted endings."""
 
 import functools
 import itertools
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from symgen.data.splits import Rows
@@ -55,6 +55,20 @@ DETAILS = (
     ("tall", "short", "young", "old"),
 )
 GAP = "_"
+# Signs of 5 x 5 pixels: a plus, a cross, and four that mean nothing.
+SIGNS = np.array(
+    [
+        [[pixel == "1" for pixel in row] for row in sign.split()]
+        for sign in (
+            "00100 00100 11111 00100 00100",
+            "10001 01010 00100 01010 10001",
+            "11111 10001 10001 10001 11111",
+            "11111 00000 11111 00000 11111",
+            "10101 10101 10101 10101 10101",
+            "00000 01110 01110 01110 00000",
+        )
+    ]
+)
 
 
 @functools.cache
@@ -79,6 +93,57 @@ def digits(split: str) -> Rows:
     images = np.repeat(np.stack(enlarged)[..., None], 3, axis=-1)
     labels = bunch.target[chosen]
     return Rows("image", labels, list("0123456789"), lambda index: list(images[index]))
+
+
+@functools.cache
+def planted_signs(split: str) -> Rows:
+    """Return pictures of nine signs in a 3 x 3 grid, 18 pixels per side, with noise.
+
+    Two neighbors in a row are a plus or a cross each. The class says whether they are equal, so one
+    of them alone says nothing.
+
+    Args:
+        split: "train" (8,000 pictures) or "test" (1,000).
+    """
+    train = split == "train"
+    generator = np.random.default_rng([20261129, train])
+    count = 8000 if train else 1000
+    kinds = generator.integers(2, len(SIGNS), (count, 9))
+    pair = generator.integers(2, size=(count, 2))
+    # The left one has a neighbor to its right.
+    cells = generator.choice((0, 1, 3, 4, 6, 7), count)[:, None] + [0, 1]
+    np.put_along_axis(kinds, cells, pair, 1)
+    ink = np.zeros((count, 3, 6, 3, 6))
+    ink[:, :, :5, :, :5] = SIGNS[kinds].reshape(count, 3, 3, 5, 5).swapaxes(2, 3)
+    pixels = 40 + 180 * ink.reshape(count, 18, 18) + generator.normal(0, 20, (count, 18, 18))
+    images = np.repeat(pixels.clip(0, 255).astype(np.uint8)[..., None], 3, -1)
+    labels = (pair[:, 0] == pair[:, 1]).astype(int)
+    return Rows("image", labels, ["different", "same"], lambda i: list(images[i]))
+
+
+def sign_outputs(
+    images: Sequence[np.ndarray], patches: Int[Tensor, "sample n"]
+) -> Float[Tensor, "sample state"]:
+    """Return the score of the rule of `planted_signs` on all masked states, for its own class.
+
+    Args:
+        images: pictures of signs, uint8 (18, 18, 3).
+        patches: the n input variables of each, cells of the 3 x 3 grid; the others stay.
+
+    Returns:
+        2 where the plus or cross and its neighbor are both present, else 0.
+
+    Example:
+        >>> pictures = planted_signs("test").take([0])
+        >>> sign_outputs(pictures, torch.arange(9)[None]).unique(return_counts=True)[1].tolist()
+        [384, 128]
+    """
+    cells = np.stack(images)[..., 0].reshape(-1, 3, 6, 3, 6).swapaxes(2, 3)[..., :5, :5]
+    decides = ((cells.reshape(-1, 9, 1, 5, 5) > 130) == SIGNS[:2]).all((-2, -1)).any(-1)
+    read = torch.from_numpy(decides).gather(1, patches)
+    n = patches.shape[1]
+    absent = torch.arange(2**n)[:, None] >> torch.arange(n) & 1 == 0
+    return 2.0 * ~(read[:, None] & absent).any(-1)
 
 
 def planted_score(text: str) -> float:

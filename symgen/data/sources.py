@@ -56,6 +56,9 @@ class Source:
 #: To add a data set, add an entry here. Sets that need no facts work without an entry.
 SOURCES: dict[str, Source] = {
     "digits": Source(rows=planted.digits, statistics=((0.305,) * 3, (0.324,) * 3), flip=False),
+    "planted-signs": Source(
+        rows=planted.planted_signs, statistics=((0.3,) * 3, (0.3,) * 3), flip=False
+    ),
     "planted-sentiment": Source(rows=planted.planted_sentences),
     "planted-facts": Source(rows=planted.planted_facts),
     "planted-facts-2": Source(rows=functools.partial(planted.planted_facts, domain=1)),
