@@ -171,7 +171,7 @@ def test_pages_of_results_hide_their_short_cells(executed):
 def test_the_landing_page_shows_curves_explorers_and_a_card(executed):
     page = executed["index"]
     text = outputs(page, "text/html")
-    assert text.count('<img class="drawn"') == 4 and text.count("data-explorer") == 2
+    assert text.count('<img class="drawn"') == 7 and text.count("data-explorer") == 2
     glued = re.findall(r"\{glue:text\}`(.+?)`", nbformat.writes(page))
     known = [key for cell in page.cells for out in cell.get("outputs", [])
              for key in [out.metadata.get("scrapbook", {}).get("name")] if key]  # fmt: skip
