@@ -185,12 +185,6 @@ def read_tensors(
         return None
 
 
-def precision() -> list[str]:
-    """Return the autocast types in force, on CPU and GPU; empty for full precision."""
-    kinds = [k for k in ("cpu", "cuda") if torch.is_autocast_enabled(k)]
-    return [f"{k} {torch.get_autocast_dtype(k)}" for k in kinds]
-
-
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -216,7 +210,9 @@ def cached(
     """
     if not enabled:
         return dict(compute())
-    context = [_version("torch"), _version("transformers"), precision(), kind, VERSION[kind]]
+    kinds = [k for k in ("cpu", "cuda") if torch.is_autocast_enabled(k)]
+    precision = [f"{k} {torch.get_autocast_dtype(k)}" for k in kinds]
+    context = [_version("torch"), _version("transformers"), precision, kind, VERSION[kind]]
     path = cache_folder() / kind / f"{fingerprint([key, context])}.safetensors"
     stored = read_tensors(path, path.stem)
     if stored is not None:

@@ -4,9 +4,9 @@ If a result changes, fix the fault. If the change is intended, raise the version
 result, write the files again (`make golden`), and state the reason in the commit.
 """
 
-import math
 from typing import Any
 
+import numpy as np
 import pytest
 from golden import compute
 
@@ -27,37 +27,24 @@ def flat(value: Any) -> list:
     return [x for part in value for x in flat(part)] if isinstance(value, list) else [value]
 
 
-def differences(new: Any, old: Any, bound: float, name: str) -> list[str]:
-    """Return which numbers differ by more than a bound, in words."""
-    new, old = flat(new), flat(old)
-    if len(new) != len(old):
-        return [f"{name}: {len(new)} numbers, expected {len(old)}"]
-    wrong = []
-    for place, (a, b) in enumerate(zip(new, old, strict=True)):
-        alike = a == b if None in (a, b) else math.isclose(a, b, rel_tol=0, abs_tol=bound)
-        if not alike:
-            wrong.append(f"{name}[{place}]: {a}, expected {b} within {bound:.2g}")
-    return wrong
-
-
-def scale(old: Any) -> float:
-    return max((abs(x) for x in flat(old) if x is not None), default=0.0)
+def compare(new: Any, old: Any, share: float, scale: float | None = None, name: str = "") -> None:
+    """Fail if a number differs by more than a share of a scale, by default of the largest one."""
+    new, old = (np.array(flat(x), dtype=float) for x in (new, old))
+    scale = np.nanmax(abs(old), initial=0) if scale is None else scale
+    np.testing.assert_allclose(new, old, rtol=0, atol=share * scale, err_msg=name)
 
 
 def test_every_file_belongs_to_a_result():
-    files = {path.stem for path in compute.FOLDER.glob("*.json")}
-    assert files == set(compute.RESULTS)
+    assert {path.stem for path in compute.FOLDER.glob("*.json")} == {*compute.RESULTS}
 
 
 @pytest.mark.parametrize("name", [n for n in compute.RESULTS if not n.startswith("split")])
 def test_a_result_has_not_changed(name):
     new, old = compute.computed(name), compute.stored(name)
     assert new.keys() == old.keys()
-    wrong = []
     for key, expected in old.items():
-        rtol = FEWER_DIGITS.get(key, TOLERANCES.get(name, RTOL))
-        wrong += differences(new[key], expected, rtol * scale(expected), key)
-    assert not wrong, "\n".join(wrong[:20])
+        share = FEWER_DIGITS.get(key, TOLERANCES.get(name, RTOL))
+        compare(new[key], expected, share, name=key)
 
 
 @pytest.mark.parametrize("name", [n for n in compute.RESULTS if n.startswith("split")])
@@ -65,16 +52,15 @@ def test_a_split_has_not_changed(name):
     """The objective within 1e-3 of itself, effects and outputs within 1e-3 of the total effect."""
     new, old = compute.computed(name), compute.stored(name)
     assert new.keys() == old.keys()
-    total, wrong = old["total_effect"], []
+    total = old["total_effect"]
     for key, expected in old.items():
         if isinstance(expected, dict):
             # Effects by name; one that is missing is 0.
-            for effect in sorted({*new[key], *expected}):
-                pair = (values.get(effect, 0.0) for values in (new[key], expected))
+            for effect in {*new[key], *expected}:
                 sample = int(effect.split(":")[0].removeprefix("sample "))
-                wrong += differences(*pair, SPLIT * total[sample], f"{key} of {effect}")
+                pair = new[key].get(effect, 0.0), expected.get(effect, 0.0)
+                compare(*pair, SPLIT, total[sample], effect)
             continue
         for sample, (a, b) in enumerate(zip(new[key], expected, strict=True)):
-            bound = SPLIT * (abs(b) if key.startswith("objective") else total[sample])
-            wrong += differences(a, b, bound, f"{key} of sample {sample}")
-    assert not wrong, "\n".join(wrong[:20])
+            scale = None if key.startswith("objective") else total[sample]
+            compare(a, b, SPLIT, scale, f"{key} of sample {sample}")

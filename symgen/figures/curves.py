@@ -47,13 +47,14 @@ def plot_curves(
     """
     sets = [(names,) if isinstance(names, str) else names for names in y]
     wanted = [name for names in sets for name in names]
-    if "quantity" not in table:
+    wide = "quantity" not in table
+    missing = set(wanted) - set(table.columns if wide else table["quantity"])
+    if missing:
+        raise ValueError(f"the table has no quantity {', '.join(sorted(missing))}")
+    if wide:
         kept = [column for column in (x, group, unit) if column in table]
         table = table.melt(kept, wanted, "quantity", "value")
     quantities = dict(style.parts_of(table, "quantity"))
-    missing = set(wanted) - set(quantities)
-    if missing:
-        raise ValueError(f"the table has no quantity {', '.join(sorted(missing))}")
     drawn = pd.concat([quantities[name] for name in wanted])
     groups = [name for name, _ in style.parts_of(drawn, group)]
     titles = [", ".join(map(style.label_of, names)) for names in sets]

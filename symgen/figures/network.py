@@ -353,21 +353,12 @@ def _draw_node(ax: Axes, kind: str, effect: float, node: tuple[float, float]) ->
 
 def _hexagon(left: float, bottom: float, width: float, height: float, size: float) -> Path:
     """Return the frame of an OR around a text; all lengths are in points."""
-    right = left + width
-    top = bottom + height
-    middle = bottom + height / 2
-    pad = 0.35 * size
-    tip = 0.9 * size
-    corners = [
-        (left - tip, middle),
-        (left, bottom - pad),
-        (right, bottom - pad),
-        (right + tip, middle),
-        (right, top + pad),
-        (left, top + pad),
-        (left - tip, middle),
-    ]
-    return Path(corners, closed=True)
+    pad, tip = 0.35 * size, 0.9 * size
+    right, middle = left + width, bottom + height / 2
+    low, high = bottom - pad, bottom + height + pad
+    below = [(left - tip, middle), (left, low), (right, low)]
+    above = [(right + tip, middle), (right, high), (left, high)]
+    return Path([*below, *above, below[0]], closed=True)
 
 
 def explorer(

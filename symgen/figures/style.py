@@ -14,7 +14,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from symgen.method.statistics import interval
+from symgen.method.statistics import mean_intervals as mean_intervals
 
 # A color has one meaning in the whole book. Colors come from the palettes of Okabe and Ito and of
 # ColorBrewer, which are safe for color-blind readers. For grey print, hatches, line styles and
@@ -228,14 +228,6 @@ def parts_of(table: pd.DataFrame, by: str | list[str] | None) -> list[tuple[Any,
     if by is None:
         return [(None, table)]
     return list(table.groupby(by, sort=False))
-
-
-def mean_intervals(table: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
-    """Return mean, low and high of a 95 % t interval per group, in the order of the table."""
-    rows = []
-    for place, part in parts_of(table, by):
-        rows.append((*place, *interval(part[value])))
-    return pd.DataFrame(rows, columns=[*by, "mean", "low", "high"])
 
 
 class Shown:

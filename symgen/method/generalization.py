@@ -1,12 +1,13 @@
 """Which interactions transfer to baseline networks, and summaries of them per sample."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from symgen.interactions import Interactions
@@ -18,6 +19,12 @@ LOW_ORDERS = (1, 2)
 HIGH_ORDERS = (6, 7, 8, 9, 10)
 #: All orders above the low ones, for every n.
 REST_ORDERS = tuple(range(3, 65))
+
+OneOrMore = Interactions | Sequence[Interactions]
+# One number per sample.
+PerSample = Float[Tensor, "*batch"]
+# Index 0 of the second-last axis holds the positive sums, 1 the negative ones.
+Spectrum = Float[Tensor, "*batch 2 order"]
 
 
 class Transfer(Tensor):
@@ -52,9 +59,6 @@ class Transfer(Tensor):
         g.salient = self.salient[index]
         return g
 
-    def __repr__(self, **options: Any) -> str:
-        return f"Transfer({Tensor.__repr__(self + 0)})"
-
 
 def checked(inter: Interactions, g: Any) -> Transfer:
     """Return g if it is the transfer of these interactions.
@@ -71,7 +75,7 @@ def checked(inter: Interactions, g: Any) -> Transfer:
     return g
 
 
-def as_list(baselines: Interactions | Sequence[Interactions]) -> list[Interactions]:
+def as_list(baselines: OneOrMore) -> list[Interactions]:
     """Return one or several baselines as a list."""
     return [baselines] if isinstance(baselines, Interactions) else list(baselines)
 
@@ -87,19 +91,20 @@ def _check_baselines(target: Interactions, baselines: list[Interactions]) -> Non
     for number, one in enumerate(baselines):
         if target.names is None or one.names is None or one.is_relabelled or target.is_relabelled:
             continue
-        if not np.array_equal(target.names, one.names):
-            first = int((target.names == one.names).all(-1).argmin())
-            theirs = one.names.reshape(-1, one.n)[first].tolist()
-            ours = target.names.reshape(-1, one.n)[first].tolist()
+        ours = target.names.reshape(-1, target.n)
+        theirs = one.names.reshape(-1, target.n)
+        wrong = np.flatnonzero((ours != theirs).any(-1))
+        if len(wrong):
             raise ValueError(
-                f"sample {first} has the variables {theirs} in baseline {number} and {ours} in the "
-                "target; expected the same samples and variables in the same order"
+                f"sample {wrong[0]} has the variables {theirs[wrong[0]].tolist()} in baseline "
+                f"{number} and {ours[wrong[0]].tolist()} in the target; expected the same samples "
+                "and variables in the same order"
             )
 
 
 def transfer(
     target: Interactions,
-    baselines: Interactions | Sequence[Interactions],
+    baselines: OneOrMore,
     tau: float | None = None,
     *,
     relative_to: str | None = None,
@@ -134,7 +139,7 @@ def transfer(
         >>> transfer(one, other)[0].tolist()
         [0.0, 0.0, 0.0, 1.0]
     """
-    baselines = as_list(baselines)
+    baselines = [one.to(target.effects.device) for one in as_list(baselines)]
     _check_baselines(target, baselines)
     if metric not in ("binary", "similarity"):
         raise unknown("metric", metric, ["binary", "similarity"])
@@ -144,18 +149,16 @@ def transfer(
         )
     shares = []
     for one in baselines:
-        one = one.to(target.effects.device)
         if metric == "binary":
             share = one.salient(tau, relative_to=relative_to).to(target.effects.dtype)
         else:
             share = _similarity(target, one)
         shares.append(share.where(target.effects * one.effects > 0, 0.0))
-    ranked = torch.stack(shares).sort(0, descending=True).values
-    g = ranked[agree - 1]
+    g = torch.stack(shares).sort(0, descending=True).values[agree - 1]
     if metric == "similarity":
         # Without a total effect there is no scale.
         scales = torch.stack([one.threshold(1.0, "total effect") for one in baselines])
-        known = (target.total_effect > 0) & (scales.to(g.device) > 0).any(0)
+        known = (target.total_effect > 0) & (scales > 0).any(0)
         g = g.where(known[..., None, None], torch.nan)
     return Transfer.of(g, target.salient(tau, relative_to=relative_to))
 
@@ -165,13 +168,12 @@ def _similarity(target: Interactions, one: Interactions) -> Tensor:
     # E_x abs(v[N] - v[0]) of each network, multiplied crosswise: it can be 0.
     ours = target.effects.abs() * one.threshold(1.0, "total effect")[..., None, None]
     theirs = one.effects.abs() * target.threshold(1.0, "total effect")[..., None, None]
-    larger = torch.maximum(ours, theirs)
-    return torch.minimum(ours, theirs) / larger.where(larger > 0, 1.0)
+    return torch.minimum(ours, theirs) / torch.maximum(ours, theirs)
 
 
 def order_spectrum(
     inter: Interactions, g: Transfer | Bool[Tensor, "*batch type state"] | None = None
-) -> Float[Tensor, "*batch 2 order"]:
+) -> Spectrum:
     """Return the summed positive and negative salient effects of every order (Eq. 6, 7).
 
     The paper prints max under "-" and min under "+". We take the signs that it evidently means.
@@ -197,8 +199,8 @@ def order_spectrum(
 
 
 def generalization_power(
-    inter: Interactions, g: Transfer, orders: Iterable[int] | None = None
-) -> Float[Tensor, "*batch"]:
+    inter: Interactions, g: Transfer, orders: Collection[int] | None = None
+) -> PerSample:
     """Return H per sample, the generalizable share of the salient strength (Eq. 8).
 
     Args:
@@ -211,24 +213,22 @@ def generalization_power(
         total effect (v[N] = v[0]).
     """
     g = checked(inter, g)
-    place = range(inter.n + 1)
-    if orders is not None:
-        orders = set(orders)
-        place = [m for m in place if m in orders]
+    place = [m for m in range(inter.n + 1) if orders is None or m in orders]
     kept = order_spectrum(inter, g).abs().sum(-2)[..., place].sum(-1)
     total = order_spectrum(inter, g.salient).abs().sum(-2)[..., place].sum(-1)
-    return kept / total.where((total > 0) & (inter.total_effect > 0), torch.nan)
+    # Without salient interactions this is 0 / 0, which is NaN.
+    return (kept / total).where(inter.total_effect > 0, torch.nan)
 
 
 def chance_level(
     target: Interactions,
-    baselines: Interactions | Sequence[Interactions],
-    orders: Iterable[int] | None = None,
+    baselines: OneOrMore,
+    orders: Collection[int] | None = None,
     *,
     draws: int = 200,
     seed: int = 0,
     **options: Any,
-) -> Float[Tensor, "*batch"]:
+) -> PerSample:
     """Return H if the baselines' variables are randomly relabelled, averaged over draws.
 
     It is the value of H if networks share only how many, how strong and how large interactions
@@ -245,63 +245,47 @@ def chance_level(
     if draws < 1:
         raise ValueError(f"draws is {draws}; expected at least 1")
     baselines = as_list(baselines)
-    orders = None if orders is None else tuple(orders)
     generator = torch.Generator().manual_seed(seed)
     shape = (*target.bias.shape, target.n)
     total = torch.zeros_like(target.bias)
     for _ in range(draws):
         labels = torch.rand(shape, generator=generator).argsort(-1)
-        relabelled = [one.relabelled(labels) for one in baselines]
-        g = transfer(target, relabelled, **options)
-        total = total + generalization_power(target, g, orders)
+        g = transfer(target, [one.relabelled(labels) for one in baselines], **options)
+        total += generalization_power(target, g, orders)
     return total / draws
 
 
 def other_sample_level(
     target: Interactions,
-    baselines: Interactions | Sequence[Interactions],
-    orders: Iterable[int] | None = None,
+    baselines: OneOrMore,
+    orders: Collection[int] | None = None,
     shifts: int = 5,
-    **options: Any,
-) -> Float[Tensor, "*batch"]:
+) -> PerSample:
     """Return H if the baselines' interactions are those of another sample, at the same places.
 
     Unlike `chance_level`, it keeps what depends on the place of a variable alone, such as the
     strong effect of the last word of a text.
 
     Args:
-        target, baselines: see `transfer`; with two or more samples on the last leading axis.
+        target, baselines: see `transfer`; with two or more samples on one leading axis.
         orders: see `generalization_power`.
         shifts: number of other samples, the next ones; H is averaged over them.
-        **options: see `chance_level`.
     """
-    orders = None if orders is None else tuple(orders)
     powers = []
     for shift in range(1, min(shifts, len(target) - 1) + 1):
-        moved = []
-        for one in as_list(baselines):
-            tensors = {
-                name: x.roll(shift, target.bias.ndim - 1) for name, x in one.tensors().items()
-            }
-            moved.append(dataclasses.replace(one, **tensors, names=None))
-        g = transfer(target, moved, **options)
-        powers.append(generalization_power(target, g, orders))
+        other = torch.arange(len(target)).roll(shift)
+        moved = [dataclasses.replace(one[other], names=None) for one in as_list(baselines)]
+        powers.append(generalization_power(target, transfer(target, moved), orders))
     return torch.stack(powers).nanmean(0)
 
 
-def sign_agreement(
-    target: Interactions,
-    baselines: Interactions | Sequence[Interactions],
-    tau: float | None = None,
-    *,
-    relative_to: str | None = None,
-) -> Float[Tensor, "*batch"]:
+def sign_agreement(target: Interactions, baselines: OneOrMore) -> PerSample:
     """Return how often signs agree among interactions that are salient in both networks.
 
     Unrelated networks agree in about half of them, however many interactions are salient.
 
     Args:
-        target, baselines, tau, relative_to: see `transfer`; averaged over baselines.
+        target, baselines: see `transfer`; averaged over baselines.
 
     Returns:
         A share per sample; NaN without interactions that are salient in both.
@@ -312,28 +296,27 @@ def sign_agreement(
         >>> round(sign_agreement(one, other).item(), 2)
         0.67
     """
-    ours = target.salient(tau, relative_to=relative_to)
     shares = []
     for one in as_list(baselines):
-        both = ours & one.salient(tau, relative_to=relative_to)
+        both = target.salient() & one.salient()
         same = both & (target.effects * one.effects > 0)
         count = both.sum((-2, -1)).to(target.bias.dtype)
-        shares.append(same.sum((-2, -1)) / count.where(count > 0, torch.nan))
+        shares.append(same.sum((-2, -1)) / count)
     return torch.stack(shares).nanmean(0)
 
 
 def excess(
     target: Interactions,
-    baselines: Interactions | Sequence[Interactions],
-    orders: Iterable[int] | None = None,
+    baselines: OneOrMore,
+    orders: Collection[int] | None = None,
     draws: int = 200,
-) -> Float[Tensor, "*batch"]:
+) -> PerSample:
     """Return H minus its chance level, per sample; see `chance_level` for the arguments."""
     power = generalization_power(target, transfer(target, baselines), orders)
     return power - chance_level(target, baselines, orders, draws=draws)
 
 
-def interaction_count(inter: Interactions, mass: float = 0.8) -> Float[Tensor, "*batch"]:
+def interaction_count(inter: Interactions, mass: float = 0.8) -> PerSample:
     """Return N per sample, the number of interactions that hold most of the strength (Eq. 9, 10).
 
     It is the smallest number of AND interactions that hold `mass` of all AND strength, plus the
@@ -355,9 +338,7 @@ def interaction_count(inter: Interactions, mass: float = 0.8) -> Float[Tensor, "
     return count.to(inter.effects.dtype).where(count > 0, torch.nan)
 
 
-def jaccard(
-    spectrum_b: Float[Tensor, "*batch 2 order"], spectrum_c: Float[Tensor, "*batch 2 order"]
-) -> Float[Tensor, "*batch"]:
+def jaccard(spectrum_b: Spectrum, spectrum_c: Spectrum) -> PerSample:
     """Return the overlap of two spectra: sum of minima divided by sum of maxima (App. N).
 
     Args:
@@ -368,10 +349,10 @@ def jaccard(
     """
     shared = torch.minimum(spectrum_b.abs(), spectrum_c.abs()).sum((-2, -1))
     joint = torch.maximum(spectrum_b.abs(), spectrum_c.abs()).sum((-2, -1))
-    return shared / joint.where(joint > 0, torch.nan)
+    return shared / joint
 
 
-def mean_order(spectrum: Float[Tensor, "*batch 2 order"]) -> Float[Tensor, "*batch"]:
+def mean_order(spectrum: Spectrum) -> PerSample:
     """Return the mean order, weighted by strength; NaN for an empty spectrum.
 
     Example:
@@ -379,12 +360,11 @@ def mean_order(spectrum: Float[Tensor, "*batch 2 order"]) -> Float[Tensor, "*bat
         tensor(1.2500)
     """
     strength = spectrum.abs().sum(-2)
-    total = strength.sum(-1)
     orders = torch.arange(strength.shape[-1]).to(strength)
-    return strength @ orders / total.where(total > 0, torch.nan)
+    return strength @ orders / strength.sum(-1)
 
 
-def order_thirds(spectrum: Float[Tensor, "*batch 2 order"]) -> Float[Tensor, "*batch third"]:
+def order_thirds(spectrum: Spectrum) -> Float[Tensor, "*batch third"]:
     """Return the shares of strength at low, middle and high orders, (..., 3).
 
     Low is below n/3, high above 2n/3; NaN for an empty spectrum.
@@ -394,14 +374,13 @@ def order_thirds(spectrum: Float[Tensor, "*batch 2 order"]) -> Float[Tensor, "*b
         [0.10000000149011612, 0.6000000238418579, 0.30000001192092896]
     """
     strength = spectrum.abs().sum(-2)
-    total = strength.sum(-1, keepdim=True)
-    share = strength / total.where(total > 0, torch.nan)
+    share = strength / strength.sum(-1, keepdim=True)
     place = 3 * torch.arange(share.shape[-1], device=share.device) / (share.shape[-1] - 1)
     thirds = place < 1, (place >= 1) & (place <= 2), place > 2
     return torch.stack([share[..., third].sum(-1) for third in thirds], -1)
 
 
-def uncancelled(spectrum: Float[Tensor, "*batch 2 order"]) -> Float[Tensor, "*batch"]:
+def uncancelled(spectrum: Spectrum) -> PerSample:
     """Return the share of strength that remains after positive and negative effects cancel.
 
     Returns:
@@ -411,5 +390,37 @@ def uncancelled(spectrum: Float[Tensor, "*batch 2 order"]) -> Float[Tensor, "*ba
         >>> uncancelled(torch.tensor([[0.0, 3.0, 0.0], [0.0, 0.0, -1.0]]))
         tensor(0.5000)
     """
-    strength = spectrum.abs().sum((-2, -1))
-    return spectrum.sum((-2, -1)).abs() / strength.where(strength > 0, torch.nan)
+    return spectrum.sum((-2, -1)).abs() / spectrum.abs().sum((-2, -1))
+
+
+def shared_difference(
+    inter: Interactions, baselines: OneOrMore
+) -> tuple[Float[Tensor, " sample"], Float[Tensor, " sample"]]:
+    """Return mean order and uncancelled share of shared minus those of unshared interactions."""
+    kept = order_spectrum(inter, transfer(inter, baselines))
+    rest = order_spectrum(inter) - kept
+    return mean_order(kept) - mean_order(rest), uncancelled(kept) - uncancelled(rest)
+
+
+def matched_difference(
+    inter: Interactions, baselines: OneOrMore
+) -> tuple[Float[Tensor, " sample"], Float[Tensor, " sample"]]:
+    """Return the same as `shared_difference` for pairs of effects of similar strength.
+
+    Each pair is a shared and an unshared interaction. The mean order is not weighted.
+    """
+    inter = inter.to("cpu")
+    g = transfer(inter, baselines)
+    order = torch.cat([inter.order, inter.order]).double()
+    rows = []
+    for effects, salient, shared in zip(inter.effects, g.salient, g > 0, strict=True):
+        effects = effects.flatten()
+        ours = (salient & shared).flatten().nonzero()[:, 0]
+        theirs = (salient & ~shared).flatten().nonzero()[:, 0]
+        logs = effects.abs().log()
+        pairs = linear_sum_assignment((logs[ours][:, None] - logs[theirs]).abs())
+        ours, theirs = ours[pairs[0]], theirs[pairs[1]]
+        left = [effects[x].sum().abs() / effects[x].abs().sum() for x in (ours, theirs)]
+        rows.append((order[ours].mean() - order[theirs].mean(), left[0] - left[1]))
+    change = torch.tensor(rows)
+    return change[:, 0], change[:, 1]

@@ -21,17 +21,16 @@ from symgen.method.generalization import (
     order_spectrum,
     transfer,
 )
-from symgen.method.study import cached_split, seeded
-from symgen.method.training_curves import along, checkpoint_values, tidy
+from symgen.method.study import Settings, cached_split, plain, seeded
+from symgen.method.training_curves import checkpoint_values, tidy
 from symgen.method.trainings import Part, Trainings
 from symgen.models.language import LanguageModel, open_language_model, train_causal_lm
 from symgen.models.training import TrainingRun
-from symgen.names import refuse_unknown
 from symgen.storage import cached, fingerprint
 
 
 @dataclasses.dataclass(frozen=True)
-class LanguageStudy:
+class LanguageStudy(Settings):
     """Texts, two language models and prompts: the start of the chapters on language models.
 
     A "tiny-llama" is trained on its own part of the texts: the model on one half, the baseline on
@@ -93,29 +92,6 @@ class LanguageStudy:
     checkpoints: int | Sequence[int] = 4
     evaluation_size: int = 200
 
-    @classmethod
-    def setting_names(cls) -> list[str]:
-        """Return the names of all settings."""
-        return [f.name for f in dataclasses.fields(cls)]
-
-    @classmethod
-    def of(cls, parameters: Mapping[str, Any], **changes: Any) -> "LanguageStudy":
-        """Return the study with these settings; see `Study.of`.
-
-        Raises:
-            ValueError: for an unknown setting, with the nearest known one.
-        """
-        return cls().changed(**{**parameters, **changes})
-
-    def changed(self, **changes: Any) -> "LanguageStudy":
-        """Return the study with some settings changed.
-
-        Raises:
-            ValueError: for an unknown setting.
-        """
-        refuse_unknown("setting of a study", changes, self.setting_names())
-        return dataclasses.replace(self, **changes)
-
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone: another process loads texts and models itself."""
         return {name: getattr(self, name) for name in self.setting_names()}
@@ -123,12 +99,9 @@ class LanguageStudy:
     @property
     def identity(self) -> dict[str, Any]:
         """All settings except the seed; and fingerprints of texts on this machine."""
-        settings = {name: x for name, x in self.__getstate__().items() if name != "seed"}
-        for name in ("vocabularies", "checkpoints"):
-            if isinstance(settings[name], tuple):
-                settings[name] = list(settings[name])
         local = [name for name in (self.dataset, self.tune_dataset) if Path(name).exists()]
-        return {**settings, "local": [fingerprint(split_texts(name)) for name in local]}
+        texts = [fingerprint(split_texts(name)) for name in local]
+        return {**plain(self.__getstate__()), "local": texts}
 
     @property
     def is_stored(self) -> bool:
@@ -188,7 +161,8 @@ class LanguageStudy:
         self, key: Mapping | None, load: Callable[[], LanguageModel],
         prompts: Sequence[Prompt] | None, masking: str,
     ) -> Tensor:  # fmt: skip
-        masking, prompts = masking or self.masking, self.prompts if prompts is None else prompts
+        masking = masking or self.masking
+        prompts = self.prompts if prompts is None else prompts
 
         def one(prompt: Prompt) -> Tensor:
             everything = {"model": key, "prompt": prompt, "masking": masking}
@@ -304,9 +278,8 @@ def measure_tuning(
     Raises:
         OutOfTime: see `Trainings`.
     """
-    store = store or Trainings()
     part = Part(_measured, lambda rows: rows["quantity"].notna())
-    return store.table("tuning", seeded(study, seeds), [part], workers)
+    return (store or Trainings()).table("tuning", seeded(study, seeds), [part], workers)
 
 
 def _measured(study: LanguageStudy) -> pd.DataFrame:
@@ -314,16 +287,15 @@ def _measured(study: LanguageStudy) -> pd.DataFrame:
     other = study.interactions(study.models[1], study.tuned_prompts)
     last_twin = study.tuned(twin)
     groups = {"low": slice(1, 3), "middle": slice(3, 6), "high": slice(6, None)}
-    rows = []
-    for step in run.steps:
+    records = run.records.set_index("step")
+    path: Any = records[["epoch", "train_loss", "test_loss", "old_loss"]].to_dict("index")
+    for step, values in path.items():
         inter = study.tuned(run, step)
-        values = checkpoint_values(inter, [other])
+        values |= checkpoint_values(inter, [other])
         shared = transfer(inter, last_twin)
         values["H_twin"] = generalization_power(inter, shared).nanmean()
         values["excess_twin"] = excess(inter, last_twin).nanmean()
         strength = order_spectrum(inter).abs().sum(-2)
         for name, orders in groups.items():
             values[f"strength_{name}"] = strength[:, orders].sum(-1).mean()
-        rows.append(values)
-    names = ("epoch", "train_loss", "test_loss", "old_loss")
-    return tidy(study.seed, along(run, names, rows))
+    return tidy(study.seed, path)

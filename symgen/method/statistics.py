@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 from torch import Tensor
 
@@ -62,6 +63,19 @@ def interval(values: Any) -> Interval:
     return Interval(mean, float(low), float(high))
 
 
+def mean_intervals(table: pd.DataFrame, by: list[str], value: str) -> pd.DataFrame:
+    """Return mean, low and high of `interval` per group, in the order of the table.
+
+    Args:
+        table: one row per repetition.
+        by: columns that make a group.
+        value: column with the numbers.
+    """
+    groups = table.groupby(by, sort=False, dropna=False)[value]
+    rows = [(*group, *interval(values)) for group, values in groups]
+    return pd.DataFrame(rows, columns=[*by, "mean", "low", "high"])
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Contrast:
     """A number that a claim depends on.
@@ -94,6 +108,9 @@ class Contrast:
     def verdict(self) -> str:
         """See `judge`; empty for a control."""
         return judge(self.values, self.side, self.margin) if self.side else ""
+
+
+Contrasts = list[Contrast]
 
 
 def judge(values: Any, side: int, margin: float = 0.0) -> str:

@@ -4,13 +4,14 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from symgen.data.datasets import Data, Samples, load_dataset
+from symgen.data.splits import part_names
 from symgen.device import as_dtype, check_states, device
 from symgen.interactions import TENSORS, Interactions
 from symgen.masking.mask_values import MaskValue, mean_feature, token_embedding
@@ -32,12 +33,48 @@ MEAN_OVER, MEAN_SEED, MEAN_BATCH = 1000, 0, 256
 TRAINING = TrainingConfig(epochs=60, checkpoints=12, augment=False)
 #: Settings of the training; the study has its own seed.
 OF_TRAINING = tuple(f.name for f in dataclasses.fields(TrainingConfig) if f.name != "seed")
+FLOATS = ("label_noise", "noise", "tol", "learning_rate", "weight_decay")
 # Settings that decide the data.
 OF_DATA = ("dataset", "network", "train_size", "label_noise", "baselines", "split", "seed")
 
 
+S = TypeVar("S", bound="Settings")
+
+
 @dataclasses.dataclass(frozen=True)
-class Study:
+class Settings:
+    """What a `Study` and a `LanguageStudy` have in common: settings that have names."""
+
+    @classmethod
+    def setting_names(cls) -> list[str]:
+        """Return the names of all settings."""
+        return [f.name for f in dataclasses.fields(cls) if f.name != "shared"]
+
+    @classmethod
+    def of(cls: type[S], parameters: Mapping[str, Any], **changes: Any) -> S:
+        """Return the study with these settings.
+
+        Args:
+            parameters: settings by name, such as `Chapter.settings`.
+            **changes: more settings, in place of those.
+
+        Raises:
+            ValueError: for an unknown setting, with the nearest known one.
+        """
+        return cls().changed(**{**parameters, **changes})
+
+    def changed(self: S, **changes: Any) -> S:
+        """Return the study with some settings changed.
+
+        Raises:
+            ValueError: for an unknown setting.
+        """
+        refuse_unknown("setting of a study", changes, self.setting_names())
+        return dataclasses.replace(self, **changes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Study(Settings):
     """Data, trained networks, samples and variables: the start of most chapters.
 
     Nothing is computed before it is asked for. Trained networks and their outputs are stored in the
@@ -93,21 +130,7 @@ class Study:
     @classmethod
     def setting_names(cls) -> list[str]:
         """Return the names of all settings, those of the training included."""
-        own = [f.name for f in dataclasses.fields(cls) if f.name != "shared"]
-        return [*own, *OF_TRAINING]
-
-    @classmethod
-    def of(cls, parameters: Mapping[str, Any], **changes: Any) -> "Study":
-        """Return the study with these settings, its own or those of its training.
-
-        Args:
-            parameters: settings by name, such as `Chapter.study_parameters`.
-            **changes: more settings, in place of those.
-
-        Raises:
-            ValueError: for an unknown setting, with the nearest known one.
-        """
-        return cls().changed(**{**parameters, **changes})
+        return [*super().setting_names(), *OF_TRAINING]
 
     def changed(self, **changes: Any) -> "Study":
         """Return the study with some settings changed, its own or those of its training.
@@ -115,21 +138,18 @@ class Study:
         Raises:
             ValueError: for an unknown setting.
         """
-        refuse_unknown("setting of a study", changes, self.setting_names())
         training = {name: changes.pop(name) for name in OF_TRAINING if name in changes}
         if training:
             changes["training"] = changes.get("training", self.training).changed(**training)
-        return dataclasses.replace(self, **changes)
+        return super().changed(**changes)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the settings alone: another process loads data and networks itself."""
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {**own, "shared": {}}
+        return {**vars(self), "shared": {}}
 
     def _once(self, what: str, settings: Iterable[str], compute: Callable[[], Any]) -> Any:
         """Return what these settings decide, computed the first time."""
-        values = [str(getattr(self, name)) for name in settings]
-        key = (what, *values)
+        key = (what, *(str(getattr(self, name)) for name in settings))
         if key not in self.shared:
             self.shared[key] = compute()
         return self.shared[key]
@@ -137,20 +157,10 @@ class Study:
     @property
     def settings(self) -> dict[str, Any]:
         """All settings except the seed, of types that JSON can hold."""
-        floats = ("label_noise", "noise", "tol", "learning_rate", "weight_decay")
-
-        def plain(name: str, value: Any) -> Any:
-            if name in floats:
-                return None if value is None else float(value)
-            return list(value) if isinstance(value, tuple) else value
-
-        own = {
-            name: plain(name, getattr(self, name))
-            for name in self.setting_names()
-            if name not in (*OF_TRAINING, "seed")
-        }
-        training = {name: plain(name, getattr(self.training, name)) for name in OF_TRAINING}
-        return {**own, "options": dict(self.options), "training": training}
+        settings = {**vars(self), "options": dict(self.options)}
+        settings["training"] = plain(vars(self.training))
+        del settings["shared"]
+        return plain(settings)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -180,13 +190,14 @@ class Study:
     @property
     def data(self) -> Data:
         """The data set, split, with the preprocessing that the network needs."""
-        return self._once("data", OF_DATA, self._load)
 
-    def _load(self) -> Data:
-        return load_dataset(
-            self.dataset, train_size=self.train_size, label_noise=self.label_noise,
-            split=self._split, seed=self.seed, **data_options(self.network),
-        )  # fmt: skip
+        def load() -> Data:
+            return load_dataset(
+                self.dataset, self.train_size, self.label_noise, self._split, seed=self.seed,
+                **data_options(self.network),
+            )  # fmt: skip
+
+        return self._once("data", OF_DATA, load)
 
     @property
     def _split(self) -> str:
@@ -195,11 +206,7 @@ class Study:
     @property
     def names(self) -> list[str]:
         """The parts of the data on which the target and each baseline are trained."""
-        if self._split == "thirds":
-            return ["A", "B", "C"]
-        if not self._split.startswith("parts"):
-            return ["target", "baseline"][: 1 + self.baselines]
-        return ["target", *(f"baseline{k}" for k in range(1, self.baselines + 1))]
+        return part_names(self._split)[0][: 1 + self.baselines]
 
     def check(self) -> "Study":
         """Open the data, split it into parts, build the network, draw samples; train nothing.
@@ -220,10 +227,9 @@ class Study:
     def runs(self) -> list[TrainingRun]:
         """The trained networks: the target first, then the baselines."""
 
-        def trained() -> list[TrainingRun]:
-            return [self.trained(k) for k in range(len(self.names))]
-
-        return self._once("runs", (*OF_DATA, "options", "training"), trained)
+        settings = (*OF_DATA, "options", "training")
+        count = len(self.names)
+        return self._once("runs", settings, lambda: [self.trained(k) for k in range(count)])
 
     def trained(self, k: int, **changes: Any) -> TrainingRun:
         """Train network k (0 is the target) or read it from the cache.
@@ -269,10 +275,8 @@ class Study:
             return samples, draw_patches(len(samples), n=self.n, grid=self.grid, seed=self.seed)
         texts = [samples.show(i) for i in range(len(samples))]
         length = samples.x["input_ids"].shape[1]
-        variables, kept = draw_words(
-            texts, self.data.tokenizer, n=self.n, seed=self.seed, max_length=length
-        )
-        return samples[kept], variables
+        words, kept = draw_words(texts, self.data.tokenizer, self.n, self.seed, max_length=length)
+        return samples[kept], words
 
     @property
     def masked(self) -> str | int | None:
@@ -288,13 +292,14 @@ class Study:
             model: network for this data set.
             part: part of the data; its images give the mean feature.
         """
-        if self.data.kind == "text":
-            return token_embedding(model, self.data.tokenizer.mask_token_id)
+        masked = self.masked
+        if isinstance(masked, int):
+            return token_embedding(model, masked)
         images = self.data.part(part)
         generator = torch.Generator().manual_seed(MEAN_SEED)
         index = torch.randperm(len(images), generator=generator)[:MEAN_OVER]
         batches = (images.batch(some)[0] for some in index.split(MEAN_BATCH))
-        return mean_feature(model, batches, layer=None if self.layer == "input" else self.layer)
+        return mean_feature(model, batches, masked)
 
     def outputs(
         self, run: Network, step: int = -1, part: str = "test",
@@ -314,10 +319,16 @@ class Study:
         target = samples.y if classes is None else classes
         if rows is not None:
             samples, target, variables = samples[rows], target[rows], variables[rows]
-        network, mean = run.key(step), [self.data.part(part).fingerprint, MEAN_OVER, MEAN_SEED]
-        key = {"network": network, "samples": [samples.x, target, variables]}
-        key |= {"masked": [self.masked, None if self.data.kind == "text" else mean]}
-        key |= {"dtype": self.dtype}
+        network = run.key(step)
+        mean = None
+        if self.data.kind == "image":
+            mean = [self.data.part(part).fingerprint, MEAN_OVER, MEAN_SEED]
+        key = {
+            "network": network,
+            "samples": [samples.x, target, variables],
+            "masked": [self.masked, mean],
+            "dtype": self.dtype,
+        }
 
         def compute() -> dict[str, Tensor]:
             model = run.load(step)
@@ -341,6 +352,17 @@ class Study:
         variables = self.drawn(part)[1]
         names = getattr(variables if rows is None else variables[rows], "words", ()) or None
         return cached_split(v, self.noise, self.tol, names=names)
+
+
+def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without the seed, of types that JSON can hold."""
+    result = {}
+    for name, value in settings.items():
+        if name in FLOATS and value is not None:
+            value = float(value)
+        if name != "seed":
+            result[name] = list(value) if isinstance(value, tuple) else value
+    return result
 
 
 def cached_split(

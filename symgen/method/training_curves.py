@@ -4,8 +4,8 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -28,14 +28,14 @@ from symgen.method.generalization import (
     uncancelled,
 )
 from symgen.method.removal import output_parts, removal_losses
-from symgen.method.statistics import interval
+from symgen.method.statistics import mean_intervals
 from symgen.method.study import Study, seeded
 from symgen.method.trainings import Part, Trainings
-from symgen.models.training import TrainingRun, chance_bound
+from symgen.models.training import chance_bound
 from symgen.names import unknown
 
 COLUMNS = ["seed", "step", "quantity", "order", "sign", "value"]
-RECORDS = ("epoch", "train_loss", "test_loss", "train_accuracy", "test_accuracy")
+RECORDS = ["epoch", "train_loss", "test_loss", "train_accuracy", "test_accuracy"]
 NULLS = (
     "untrained", "other_class", "untrained_low", "untrained_rest", "untrained_chance",
     "untrained_agreement",
@@ -89,8 +89,7 @@ def measure(
     parts = [Part(_main, lambda rows: ~rows["quantity"].isin(NULLS))]
     if nulls:
         parts.append(Part(_nulls, lambda rows: rows["quantity"].isin(NULLS)))
-    store = store or Trainings()
-    table = store.table("measure", seeded(study, seeds), parts, workers)
+    table = (store or Trainings()).table("measure", seeded(study, seeds), parts, workers)
     return pd.concat([table, _guessing(study, table)], ignore_index=True)
 
 
@@ -98,27 +97,18 @@ def _guessing(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     """Return rows with the test accuracy that guessing reaches; see `is_near_chance`."""
     labels = study.data.part("test").labels
     share = float(labels.bincount().max()) / len(labels)
-    count = min(len(labels), study.training.evaluation_size)
-    bound = chance_bound(share, count)
+    bound = chance_bound(share, min(len(labels), study.training.evaluation_size))
     ends = table.groupby("seed")["step"].max()
-    rows = [(seed, step, "guessing", None, None, bound) for seed, step in ends.items()]
+    return _frame([(seed, step, "guessing", None, None, bound) for seed, step in ends.items()])
+
+
+def _frame(rows: list[tuple]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS).astype({"order": float, "sign": object})
 
 
 def learned(table: pd.DataFrame) -> bool:
     """Return whether the networks of `measure` are clearly better than guessing, on average."""
     return bool(last(table, "test_accuracy").mean() > last(table, "guessing").mean())
-
-
-def rescaled(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of `measure` with "above": (H - chance) / (1 - chance), per checkpoint.
-
-    It is the share of the possible excess: 1 if H = 1, and 0 at the chance level.
-    """
-    power = curves(table, "H")
-    chance = curves(table, "chance")
-    above = ((power - chance) / (1 - chance)).reset_index().melt("seed", var_name="step")
-    return pd.concat([table, above.assign(quantity="above")], ignore_index=True)
 
 
 def checkpoint_values(inter: Interactions, baselines: Sequence[Interactions]) -> dict[str, Tensor]:
@@ -158,86 +148,61 @@ def checkpoint_values(inter: Interactions, baselines: Sequence[Interactions]) ->
         "orders_high": thirds[:, 2],
         "uncancelled": uncancelled(spectrum),
     }
-    means = {name: value.nanmean().cpu() for name, value in values.items()}
-    means["spectrum"] = spectrum.mean(0).cpu()
-    means["spectrum_generalizable"] = kept.mean(0).cpu()
-    return means
+    means = {name: value.nanmean() for name, value in values.items()}
+    return {**means, "spectrum": spectrum.mean(0), "spectrum_generalizable": kept.mean(0)}
 
 
-def tidy(seed: int, values: Mapping[str, Tensor]) -> pd.DataFrame:
-    """Return tensors as rows of the table of `measure`.
+def tidy(seed: int, path: Mapping[int, Mapping[str, Any]]) -> pd.DataFrame:
+    """Return measured quantities as rows of the table of `measure`.
 
     Args:
         seed: seed of the training.
-        values: "steps", and by quantity a tensor: (checkpoint), (checkpoint, sign, order) for names
-            that begin with "spectrum", (order) for "gap_...", or () for the last checkpoint alone.
+        path: quantities by step. Each is a number, except those that are called "spectrum..."
+            (sign, order) and "gap_..." (order).
     """
-    steps = values["steps"].tolist()
     rows = []
-    for name, value in values.items():
-        numbers = value.double().cpu().numpy()
-        if name == "steps":
-            continue
-        if name.startswith("spectrum"):
-            for (i, sign, order), number in np.ndenumerate(numbers):
-                if order:
-                    rows.append((seed, steps[i], name, order, "+-"[sign], number))
-        elif name.startswith("gap_"):
-            orders = {"gap_bias": [0], "gap_small": range(len(numbers))}
-            for order in orders.get(name, range(1, len(numbers))):
-                rows.append((seed, steps[-1], name, order, None, numbers[order]))
-        else:
-            at = steps if numbers.ndim else steps[-1:]
-            for step, number in zip(at, numbers.ravel(), strict=True):
-                rows.append((seed, step, name, None, None, number))
-    rows.sort(key=lambda row: row[1:3])
-    table = pd.DataFrame(rows, columns=COLUMNS)
-    return table.astype({"order": float, "sign": object})
-
-
-def along(run: TrainingRun, names: Sequence[str], rows: Sequence[dict]) -> dict[str, Tensor]:
-    """Return what is known of each checkpoint of a training, by name; also "steps".
-
-    Args:
-        run: the training.
-        names: columns of its records.
-        rows: more quantities, by checkpoint.
-    """
-    records = run.records.set_index("step").loc[list(run.steps)]
-    values = {"steps": torch.tensor(run.steps)}
-    for name in names:
-        values[name] = torch.tensor(records[name].to_numpy(dtype=float))
-    for name in rows[0]:
-        values[name] = torch.stack([row[name] for row in rows])
-    return values
+    for step, values in path.items():
+        for name, value in values.items():
+            if name.startswith("spectrum"):
+                for sign, numbers in zip("+-", value.tolist(), strict=True):
+                    for order, number in enumerate(numbers[1:], 1):
+                        rows.append((seed, step, name, order, sign, number))
+            elif name.startswith("gap_"):
+                numbers = value.tolist()
+                orders = {"gap_bias": [0], "gap_small": range(len(numbers))}
+                for order in orders.get(name, range(1, len(numbers))):
+                    rows.append((seed, step, name, order, None, numbers[order]))
+            else:
+                rows.append((seed, step, name, None, None, float(value)))
+    return _frame(sorted(rows, key=lambda row: row[1:3]))
 
 
 def _main(study: Study) -> pd.DataFrame:
     """Return the rows of `measure` for one training, without those of `nulls`."""
     run, *others = study.check().runs
     baselines = [study.interactions(one) for one in others]
-    path = [study.interactions(run, step) for step in run.steps]
-    values = along(run, RECORDS, [checkpoint_values(inter, baselines) for inter in path])
-    values["gap"] = values["test_loss"] - values["train_loss"]
-    inter = path[-1]
-    g = transfer(inter, baselines)
+    path: Any = run.records.set_index("step")[RECORDS].to_dict("index")
+    for step, values in path.items():
+        inter = study.interactions(run, step)
+        values |= checkpoint_values(inter, baselines)
+        values["gap"] = values["test_loss"] - values["train_loss"]
+    last = path[run.steps[-1]]
     for name, orders in (("low", LOW_ORDERS), ("rest", REST_ORDERS)):
-        values[f"excess_{name}"] = excess(inter, baselines, orders).nanmean()
-        null = other_sample_level(inter, baselines, orders)
-        values[f"other_sample_{name}"] = null.nanmean()
+        last[f"excess_{name}"] = excess(inter, baselines, orders).nanmean()
+        last[f"other_sample_{name}"] = other_sample_level(inter, baselines, orders).nanmean()
     alike = transfer(inter, baselines, metric="similarity")
-    values["H_similarity"] = generalization_power(inter, alike).nanmean()
+    last["H_similarity"] = generalization_power(inter, alike).nanmean()
     # As many training samples, or all if there are fewer.
     part = study.names[0]
     fewer = study.changed(samples=min(study.samples, len(study.data.part(part))))
     seen, *known = [fewer.interactions(one, -1, part) for one in study.runs]
-    shared = transfer(seen, known)
-    values |= removal_losses((seen, shared), (inter, g), seed=study.seed)
-    train = output_parts(seen, shared)
-    test = output_parts(inter, g)
-    for name in train:
-        values[f"gap_{name}"] = train[name].mean(0) - test[name].mean(0)
-    return tidy(study.seed, values)
+    train = seen, transfer(seen, known)
+    test = inter, transfer(inter, baselines)
+    last |= removal_losses(train, test, seed=study.seed)
+    parts = output_parts(*test)
+    for name, value in output_parts(*train).items():
+        last[f"gap_{name}"] = value.mean(0) - parts[name].mean(0)
+    return tidy(study.seed, path)
 
 
 def _nulls(study: Study) -> pd.DataFrame:
@@ -246,17 +211,21 @@ def _nulls(study: Study) -> pd.DataFrame:
     wrong = (study.drawn()[0].y + 1) % len(study.data.classes)
     untrained = [study.interactions(one, 0) for one in others]
     other_class = [study.interactions(one, classes=wrong) for one in others]
-    path = [study.interactions(run, step) for step in run.steps]
-    values = {"steps": torch.tensor(run.steps)}
-    for name, null in (("untrained", untrained), ("other_class", other_class)):
-        powers = [generalization_power(inter, transfer(inter, null)) for inter in path]
-        values[name] = torch.stack([power.nanmean() for power in powers])
-    values["untrained_chance"] = chance_level(path[-1], untrained).nanmean()
-    values["untrained_agreement"] = sign_agreement(path[-1], untrained).nanmean()
-    g = transfer(path[-1], untrained)
-    for name, orders in (("untrained_low", LOW_ORDERS), ("untrained_rest", REST_ORDERS)):
-        values[name] = generalization_power(path[-1], g, orders).nanmean()
-    return tidy(study.seed, values)
+    path = {}
+    for step in run.steps:
+        inter = study.interactions(run, step)
+        g = transfer(inter, untrained)
+        path[step] = {
+            "untrained": generalization_power(inter, g).nanmean(),
+            "other_class": generalization_power(inter, transfer(inter, other_class)).nanmean(),
+        }
+    path[step] |= {
+        "untrained_low": generalization_power(inter, g, LOW_ORDERS).nanmean(),
+        "untrained_rest": generalization_power(inter, g, REST_ORDERS).nanmean(),
+        "untrained_chance": chance_level(inter, untrained).nanmean(),
+        "untrained_agreement": sign_agreement(inter, untrained).nanmean(),
+    }
+    return tidy(study.seed, path)
 
 
 def curves(table: pd.DataFrame, quantity: str) -> pd.DataFrame:
@@ -269,6 +238,11 @@ def curves(table: pd.DataFrame, quantity: str) -> pd.DataFrame:
     if rows.empty:
         raise unknown("quantity", quantity, table["quantity"].unique())
     return rows.pivot(index="seed", columns="step", values="value")
+
+
+def first(table: pd.DataFrame, quantity: str) -> pd.Series:
+    """Return a quantity at the first checkpoint, by seed."""
+    return curves(table, quantity).iloc[:, 0]
 
 
 def last(table: pd.DataFrame, quantity: str) -> pd.Series:
@@ -290,9 +264,7 @@ def summary(table: pd.DataFrame, quantities: Sequence[str]) -> pd.DataFrame:
     by = ["step", "quantity"]
     if rows["order"].notna().any():
         by += ["order", "sign"]
-    groups = rows.groupby(by, sort=False, dropna=False)["value"]
-    means = [(*key, *interval(values)) for key, values in groups]
-    return pd.DataFrame(means, columns=[*by, "mean", "low", "high"])
+    return mean_intervals(rows, by, "value")
 
 
 def peak(table: pd.DataFrame, quantity: str, side: int = 1, by: str | None = None) -> pd.DataFrame:

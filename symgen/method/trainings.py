@@ -100,20 +100,24 @@ class Trainings:
         name = study_id(settings, kind)
         stored = self._read(name, kind)
         tables = []
-        missing = []
+        cases = []
         for study in studies:
             rows = stored[stored["seed"] == study.seed]
-            todo = [part for part in parts if not part.select(rows).any()]
-            tables += [rows[part.select(rows)] for part in parts if part not in todo]
-            if todo:
-                missing.append((study, todo))
-        cases = [(study, [part.compute for part in todo]) for study, todo in missing]
-        results = side_by_side(_timed, cases, workers, until=self.until)
+            missing = []
+            for part in parts:
+                known = rows[part.select(rows)]
+                if len(known):
+                    tables.append(known)
+                else:
+                    missing.append(part.compute)
+            if missing:
+                cases.append((study, missing))
+        text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
+        results = side_by_side(cases, workers, self.until)
         for (study, _), (rows, seconds) in zip(cases, results, strict=True):
             if study.is_stored:
-                about = {"study": name, "seed": study.seed, "settings": _as_json(settings)}
-                about["version"] = VERSION[kind]
-                self._append(about, rows, seconds)
+                about = {"study": name, "seed": study.seed, "settings": text}
+                self._append({**about, "version": VERSION[kind]}, rows, seconds)
             tables.append(rows)
         return pd.concat(tables, ignore_index=True)
 
@@ -132,17 +136,18 @@ class Trainings:
         """Keep a measured training, next to other parts of it that are stored."""
         name, seed = about["study"], about["seed"]
         folder = self.target
-        for place in (folder, cache_folder()):
-            place.mkdir(parents=True, exist_ok=True)
+        cache_folder().mkdir(parents=True, exist_ok=True)
         # Chapters and trainings run side by side.
         lock = filelock.FileLock(cache_folder() / "trainings.lock")
         with lock, warnings.catch_warnings():
             warnings.simplefilter("ignore", DamagedFileWarning)
-            whole = _whole(folder, name, about["version"])
-            for old, known in whole:
+            others = []
+            for old, known in _whole(folder, name, about["version"]):
                 if old.seed == seed:
                     rows = _unique(pd.concat([rows, known]))
                     seconds += old.seconds
+                else:
+                    others.append(known)
             about = {
                 **about,
                 "commit": self.commit,
@@ -153,7 +158,6 @@ class Trainings:
                 "rows": len(rows),
                 "checksum": checksum(rows),
             }
-            others = [known for old, known in whole if old.seed != seed]
             index = read_index(folder)
             same = (index["study"] == name) & (index["seed"] == seed)
             _write_csv(folder / f"{name}.csv", [*others, rows])
@@ -200,10 +204,6 @@ def read_index(folder: Path = BOOK) -> pd.DataFrame:
     return index if len(index) else pd.DataFrame(columns=INDEX)
 
 
-def _as_json(settings: Mapping[str, Any]) -> str:
-    return json.dumps(settings, sort_keys=True, separators=(",", ":"))
-
-
 def checksum(rows: pd.DataFrame) -> str:
     """Return 8 hexadecimal digits that identify the rows of a training."""
     return fingerprint(_as_text(rows))[:8]
@@ -230,28 +230,16 @@ def _write_csv(path: Path, tables: Sequence[pd.DataFrame]) -> None:
         temporary.write_text(_as_text(pd.concat([one for one in tables if len(one)])))
 
 
-def _timed(study: Any, functions: Sequence[Callable]) -> tuple[pd.DataFrame, float]:
-    started = time.perf_counter()
-    rows = pd.concat([function(study) for function in functions], ignore_index=True)
-    return rows, time.perf_counter() - started
-
-
 def side_by_side(
-    function: Callable,
-    cases: Sequence[tuple],
-    workers: int | None = None,
-    title: str = "trainings",
-    until: float = math.inf,
-) -> Iterator:
-    """Yield the results of a function for several cases, run in several processes.
+    cases: Sequence[tuple], workers: int | None, until: float
+) -> Iterator[tuple[pd.DataFrame, float]]:
+    """Yield the rows of several trainings, measured in several processes, and their seconds.
 
     Args:
-        function: function at the top level of a module.
-        cases: its arguments, one tuple per call.
+        cases: each a study and the functions that return its rows.
         workers: processes of joblib, or jobs on the cluster of a surrounding
             `joblib.parallel_config`; by default as many as there are cores for torch's number of
             threads, and 1 on a GPU.
-        title: title of the progress bar.
         until: seconds since 1970.
 
     Raises:
@@ -263,17 +251,20 @@ def side_by_side(
     run = joblib.Parallel(n_jobs=max(1, min(workers, len(cases))), return_as="generator")
     # The bar below counts cases; those of other processes would end up in red between the lines.
     with mock.patch.dict(os.environ, TQDM_DISABLE="1"):
-        results = run(
-            joblib.delayed(_with_threads)(os.getpid(), threads, function, *case) for case in cases
-        )
-    bar = progress_bar(results, desc=title, total=len(cases), disable=len(cases) < 2, leave=False)
+        results = run(joblib.delayed(_measured)(os.getpid(), threads, *case) for case in cases)
+    count = len(cases)
+    bar = progress_bar(results, desc="trainings", total=count, disable=count < 2, leave=False)
     for done, result in enumerate(bar, 1):
         yield result
-        if done < len(cases) and time.time() > until:
-            raise OutOfTime(f"{done} of {len(cases)} {title} measured; run again")
+        if done < count and time.time() > until:
+            raise OutOfTime(f"{done} of {count} trainings measured; run again")
 
 
-def _with_threads(parent: int, threads: int, function: Callable, *arguments: Any) -> Any:
+def _measured(
+    parent: int, threads: int, study: Any, functions: Sequence[Callable]
+) -> tuple[pd.DataFrame, float]:
     end_with(parent)
     torch.set_num_threads(threads)
-    return function(*arguments)
+    started = time.perf_counter()
+    rows = pd.concat([function(study) for function in functions], ignore_index=True)
+    return rows, time.perf_counter() - started

@@ -1,8 +1,7 @@
 """The golden results: tiny computations that use every room of the package below the book.
 
 Inputs are generated here, in float64, so that a result does not depend on the processor or on how
-the package draws samples. All calls into the package are in the first section; the rest of this
-file and `test_golden.py` do not use it.
+the package draws samples.
 
     python tests/golden/compute.py --write        # `make golden`: write the files again
 """
@@ -17,239 +16,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
+
+import symgen
+from symgen.masking.variables import ImageVariables, TextVariables
+from symgen.method import generalization as measures, removal as removals
+from symgen.method.penalty import Penalty
+from symgen.models.architectures import SmallCNN
+from symgen.models.registry import NETWORKS, Network
+from symgen.split.sampled import sparsify_sampled
 
 FOLDER = Path(__file__).resolve().parent
 DIGITS = 12
 # Relative gap of splits: far below the tolerances, so that the optimal model itself is compared.
 TOL = 1e-6
-
-# Calls into the package --------------------------------------------------------------------------
-
-
-def image_outputs(
-    model: nn.Module, x: Tensor, y: Tensor, patches: Tensor, images: Tensor
-) -> Tensor:
-    """Return v with patches masked at the first ReLU by the mean feature of some images."""
-    from symgen.masking.mask_values import mean_feature
-    from symgen.masking.outputs import masked_outputs
-    from symgen.masking.variables import ImageVariables
-
-    variables = ImageVariables(patches, 5)
-    return masked_outputs(model, x, y, variables, mean_feature(model, images), progress=False)
-
-
-def text_outputs(model: nn.Module, x: dict, y: Tensor, groups: tuple, token: int) -> Tensor:
-    """Return v with words masked by the embedding of a token."""
-    from symgen.masking.mask_values import token_embedding
-    from symgen.masking.outputs import masked_outputs
-    from symgen.masking.variables import TextVariables
-
-    variables = TextVariables(groups)
-    return masked_outputs(model, x, y, variables, token_embedding(model, token), progress=False)
-
-
-def language_outputs(model: nn.Module, prompts: list, y: Tensor, groups: tuple) -> Tensor:
-    """Return v of the next token with words masked by the mean embedding, by the prefix tree."""
-    from symgen.masking.mask_values import mean_embedding
-    from symgen.masking.outputs import masked_outputs
-    from symgen.masking.variables import TextVariables
-
-    variables = TextVariables(groups)
-    return masked_outputs(model, prompts, y, variables, mean_embedding(model), progress=False)
-
-
-def split(v: Tensor, noise: float, tol: float = TOL, few: bool = False) -> Any:
-    """Return the sparsest interactions, with effects, objective and total_effect."""
-    from symgen.split.sparsify import sparsify
-
-    return sparsify(v, noise=noise, tol=tol, few=few)
-
-
-def sampled_split(v: Tensor, states: Tensor, n: int, held_out: int, noise: float) -> dict:
-    """Return the sparsest model of sampled states: objective, predictions and strong effects."""
-    from symgen.split.sampled import sparsify_sampled
-
-    inter = sparsify_sampled(v, states, n, held_out=held_out, noise=noise)
-    least = 5e-4 * (inter.full - inter.bias).abs()
-    strong = {}
-    for sample, at in (inter.effects.abs() > least[:, None]).nonzero().tolist():
-        name = f"sample {sample}: {'or' if inter.is_or[at] else 'and'} {int(inter.index[at])}"
-        strong[name] = float(inter.effects[sample, at])
-    predicted = inter.predict(states[len(states) - held_out :])
-    return {"objective": inter.objective, "predicted": predicted, "effects": strong}
-
-
-def interactions(effects: Tensor, bias: Tensor, full: Tensor) -> Any:
-    """Return interactions with given effects (sample, 2, 2**n)."""
-    from symgen.interactions import Interactions
-
-    size = effects.abs().sum((-2, -1))
-    return Interactions(effects, bias, size, torch.zeros_like(bias), full)
-
-
-def transferred(target: Any, baselines: Any, metric: str = "binary") -> tuple[Tensor, Tensor]:
-    """Return G of ANDs and of ORs."""
-    from symgen.method.generalization import transfer
-
-    return transfer(target, baselines, metric=metric).unbind(-2)
-
-
-def measures(target: Any, baselines: list) -> dict[str, Tensor]:
-    """Return what is measured of interactions and their transfer, one row per sample."""
-    from symgen.method import generalization as method
-
-    g = method.transfer(target, baselines)
-    all_ = method.order_spectrum(target)
-    parts = [method.order_spectrum(target, method.transfer(target, b)) for b in baselines[:2]]
-    return {
-        "H": method.generalization_power(target, g),
-        "H_low": method.generalization_power(target, g, method.LOW_ORDERS),
-        "H_high": method.generalization_power(target, g, method.HIGH_ORDERS),
-        "H_absolute": method.generalization_power(target, method.transfer(target, baselines, 0.5)),
-        "N": method.interaction_count(target),
-        "N_half": method.interaction_count(target, 0.5),
-        "spectrum": all_,
-        "spectrum_generalizable": method.order_spectrum(target, g),
-        "chance": method.chance_level(target, baselines, draws=10, seed=3),
-        "chance_low": method.chance_level(target, baselines, method.LOW_ORDERS, draws=10, seed=3),
-        "jaccard": method.jaccard(*parts),
-        "mean_order": method.mean_order(all_),
-        "orders": method.order_thirds(all_),
-        "uncancelled": method.uncancelled(all_),
-    }
-
-
-def removals(target: Any, baselines: list) -> dict[str, Any]:
-    """Return v without non-generalizable interactions, and of the controls (Eq. 12)."""
-    from symgen.method import removal
-    from symgen.method.generalization import transfer
-
-    g = transfer(target, baselines)
-    v = {
-        "removed": removal.remove_interactions(target.full, target, g),
-        "random": removal.remove_interactions(
-            target.full, target, removal.random_share(target, g, seed=5)
-        ),
-        "permuted": removal.remove_interactions(
-            target.full, target, removal.permuted_share(target, g, seed=5)
-        ),
-    }
-    strong = target.full.abs()
-    losses = {f"{name}_loss": removal.cross_entropy(x) for name, x in v.items()}
-    return {**v, **losses, "shrinkage": removal.shrinkage(strong + 2, strong)}
-
-
-def boundaries(steps: list, power: list, kept: list, lost: list, r: float = 1.0) -> list:
-    """Return t1 and t2 (App. I); None for a boundary that does not exist."""
-    from symgen.method.training_curves import phases
-
-    found = phases(steps, power, kept, lost, r)
-    return [found.t1, found.t2]
-
-
-def penalty(model: nn.Module, x: Tensor, y: Tensor, patches: Tensor, baselines: list) -> Tensor:
-    """Return the penalty on all samples and states, so that nothing is drawn."""
-    from symgen.masking.variables import ImageVariables
-    from symgen.method.penalty import Penalty
-
-    term = Penalty(
-        x, y, ImageVariables(patches, 5), baselines, samples=len(x),
-        states=2 ** patches.shape[1], strength=2.0, tol=TOL,
-    )  # fmt: skip
-    return term(1, model)
-
-
-@contextlib.contextmanager
-def float64_network() -> Iterator[str]:
-    """Register the small CNN with weights in float64 for a while, and give its name."""
-    from symgen.models.architectures import SmallCNN
-    from symgen.models.registry import NETWORKS, Network
-
-    class Float64CNN(SmallCNN):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x.double())
-
-    NETWORKS["golden"] = Network(lambda **options: Float64CNN(**options).double())
-    try:
-        yield "golden"
-    finally:
-        del NETWORKS["golden"]
-
-
-def training(part: str) -> tuple[Any, Any]:
-    """Return a training of a few steps on the digits, in float64, and its data."""
-    from symgen.data.datasets import load_dataset
-    from symgen.models.training import train
-
-    data = load_dataset("digits", train_size=120, seed=1)
-    settings = {"epochs": 8, "batch_size": 24, "checkpoints": 5, "seed": 2, "learning_rate": 0.1}
-    options = {"width": 4}
-    with float64_network() as name:
-        run = train(name, data, part, progress=False, options=options, **settings)
-        run.models = {step: run.load(step) for step in run.steps}
-    return run, data
-
-
-def followed(run: Any, baseline: Any, data: Any, patches: Tensor) -> dict[str, list]:
-    """Return H, N and strengths of a training at every checkpoint, averaged over samples."""
-    from symgen.method.generalization import (
-        generalization_power,
-        interaction_count,
-        order_spectrum,
-        transfer,
-    )
-
-    x, y = data.part("test").batch(torch.arange(len(patches)))
-
-    def extracted(model: nn.Module) -> Any:
-        return split(image_outputs(model, x.double(), y, patches, x.double()), 0.02)
-
-    other, rows = extracted(baseline.models[baseline.steps[-1]]), []
-    for step in run.steps:
-        inter = extracted(run.models[step])
-        g = transfer(inter, other)
-        kept, all_ = (order_spectrum(inter, z).abs().sum((-2, -1)) for z in (g, None))
-        values = generalization_power(inter, g), interaction_count(inter), kept, all_ - kept
-        rows.append([float(value.nanmean()) for value in values])
-    names = "H", "N", "generalizable", "non_generalizable"
-    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-
-
 #: Names here of quantities that have another name in the package.
 RENAMED = {"gap_nothing_shown": "gap_bias"}
-
-
-def study() -> dict[str, Any]:
-    """Return everything that is measured of one training of a tiny study."""
-    from symgen.method.study import Study
-    from symgen.method.training_curves import measure
-
-    settings = {"train_size": 100, "epochs": 2, "samples": 4, "n": 4, "checkpoints": 2, "tol": TOL}
-    with float64_network() as name:
-        table = measure(Study.of(settings, network=name), nulls=True, workers=1)
-    steps, values = sorted(table["step"].unique().tolist()), {}
-    for name in stored("study"):
-        rows = table[table["quantity"] == RENAMED.get(name, name)]
-        if name.startswith("spectrum"):
-            # Order 0 is not in the table: it is empty.
-            signs = [rows[rows["sign"] == sign] for sign in "+-"]
-            values[name] = [
-                [[0.0, *x[x["step"] == step].sort_values("order")["value"]] for x in signs]
-                for step in steps
-            ]
-        elif name.startswith("gap_"):
-            by_order = rows.set_index("order")["value"]
-            values[name] = [float(by_order.get(m, 0.0)) for m in range(5)]
-        elif len(rows) == 1:
-            values[name] = float(rows["value"].iloc[0])
-        else:
-            values[name] = rows.sort_values("step")["value"].tolist()
-    return {**values, "steps": steps}
-
-
-# End of the calls into the package ---------------------------------------------------------------
 
 
 def drawing(seed: int) -> torch.Generator:
@@ -361,8 +145,39 @@ def networks() -> tuple[Any, list]:
     made = []
     for seed, effects in ((31, target), (32, drawn(32, target)), (33, drawn(33, target))):
         bias = normal(100 + seed, 4)
-        made.append(interactions(effects, bias, bias + effects.sum((-2, -1))))
+        full = bias + effects.sum((-2, -1))
+        size = effects.abs().sum((-2, -1))
+        made.append(symgen.Interactions(effects, bias, size, torch.zeros_like(bias), full))
     return made[0], made[1:]
+
+
+def image_outputs(
+    model: nn.Module, x: Tensor, y: Tensor, patches: Tensor, images: Tensor
+) -> Tensor:
+    """Return v with patches masked at the first ReLU by the mean feature of some images."""
+    mean = symgen.mean_feature(model, images)
+    return symgen.masked_outputs(model, x, y, ImageVariables(patches, 5), mean)
+
+
+@contextlib.contextmanager
+def float64_network() -> Iterator[str]:
+    """Register the small CNN with weights in float64 for a while, and give its name."""
+
+    class Float64CNN(SmallCNN):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.double())
+
+    NETWORKS["golden"] = Network(lambda **options: Float64CNN(**options).double())
+    try:
+        yield "golden"
+    finally:
+        del NETWORKS["golden"]
+
+
+def boundaries(steps: list, power: list, kept: list, lost: list, r: float = 1.0) -> list:
+    """Return t1 and t2 (App. I); None for a boundary that does not exist."""
+    found = symgen.phases(steps, power, kept, lost, r)
+    return [found.t1, found.t2]
 
 
 # One function per result, named as in the files --------------------------------------------------
@@ -385,10 +200,12 @@ def masking_text() -> dict:
     mask = (torch.arange(12) < lengths[:, None]).long()
     groups = (((1,), (2, 3), (5,), (8, 10)), ((0,), (4,), (6, 7), (8,)), ((2,), (3,), (9,), (10,)))
     x = {"input_ids": ids * mask, "attention_mask": mask}
-    return {"v": text_outputs(model, x, torch.tensor([0, 2, 1]), groups, token=4)}
+    value = symgen.token_embedding(model, 4)
+    return {"v": symgen.masked_outputs(model, x, [0, 2, 1], TextVariables(groups), value)}
 
 
 def masking_language() -> dict:
+    """The next token, by the prefix tree."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
@@ -403,41 +220,25 @@ def masking_language() -> dict:
     chance = drawing(62)
     prompts = [torch.randint(5, 61, (length,), generator=chance) for length in (12, 8)]
     groups = (((1,), (3, 4, 8), (5,), (11,), (9,)), ((7,), (0,), (4, 5), (2,), (6,)))
-    return {"v": language_outputs(model, prompts, torch.tensor([7, 33]), groups)}
+    value = symgen.mean_embedding(model)
+    return {"v": symgen.masked_outputs(model, prompts, [7, 33], TextVariables(groups), value)}
 
 
-def _split(v: Tensor, noise: float) -> dict:
-    found = split(v, noise)
-    return {
-        "objective": found.objective, "objective_default": split(v, noise, 1e-3).objective,
-        "total_effect": found.total_effect, "effects": found.effects,
-    }  # fmt: skip
-
-
-def split_planted_exact() -> dict:
-    return _split(planted_outputs(), 0.0)
-
-
-def split_planted_noise() -> dict:
-    return _split(planted_outputs(), 0.02)
-
-
-def split_planted_few() -> dict:
-    """The model with few effects, near a corner of the optimal face."""
-    found = split(planted_outputs(), 0.02, few=True)
+def split(v: Tensor, noise: float) -> dict:
+    found = symgen.sparsify(v, noise, TOL)
     return {
         "objective": found.objective,
+        "objective_default": symgen.sparsify(v, noise).objective,
         "total_effect": found.total_effect,
         "effects": found.effects,
     }
 
 
-def split_network_exact() -> dict:
-    return _split(network_outputs(), 0.0)
-
-
-def split_network_noise() -> dict:
-    return _split(network_outputs(), 0.02)
+def split_planted_few() -> dict:
+    """The model with few effects, near a corner of the optimal face."""
+    found = symgen.sparsify(planted_outputs(), 0.02, TOL, few=True)
+    names = "objective", "total_effect", "effects"
+    return {name: getattr(found, name) for name in names}
 
 
 def split_sampled() -> dict:
@@ -458,11 +259,17 @@ def split_sampled() -> dict:
             v = v + (1 if term % 3 else -1) * effect * (met > 0 if kind else met == index)
         rows.append(v)
     v = torch.stack(rows)
-    return {
-        "total_effect": (v[:, 1] - v[:, 0]).abs(),
-        **{f"{k}_exact": x for k, x in sampled_split(v, states, n, 20, 0.0).items()},
-        **{f"{k}_noise": x for k, x in sampled_split(v, states, n, 20, 0.02).items()},
-    }
+    found: dict[str, Any] = {"total_effect": (v[:, 1] - v[:, 0]).abs()}
+    for name, noise in (("exact", 0.0), ("noise", 0.02)):
+        inter = sparsify_sampled(v, states, n, held_out=20, noise=noise)
+        found[f"objective_{name}"] = inter.objective
+        found[f"predicted_{name}"] = inter.predict(states[-20:])
+        effects = found[f"effects_{name}"] = {}
+        least = 5e-4 * (inter.full - inter.bias).abs()
+        for sample, at in (inter.effects.abs() > least[:, None]).nonzero().tolist():
+            kind = "or" if inter.is_or[at] else "and"
+            effects[f"sample {sample}: {kind} {int(inter.index[at])}"] = inter.effects[sample, at]
+    return found
 
 
 def transfer() -> dict:
@@ -471,17 +278,51 @@ def transfer() -> dict:
     found = {}
     for metric in ("binary", "similarity"):
         for name, others in (("one", baselines[0]), ("two", baselines)):
-            g = torch.stack(transferred(target, others, metric), -2)
+            g = symgen.transfer(target, others, metric=metric) + 0
             found[f"{metric}_{name}"] = [row[kept] for row, kept in zip(g, nonzero, strict=True)]
     return found
 
 
 def power() -> dict:
-    return measures(*networks())
+    target, baselines = networks()
+    low, high = measures.LOW_ORDERS, measures.HIGH_ORDERS
+    g = symgen.transfer(target, baselines)
+    strict = symgen.transfer(target, baselines, 0.5)
+    whole = symgen.order_spectrum(target)
+    parts = [symgen.order_spectrum(target, symgen.transfer(target, one)) for one in baselines]
+    return {
+        "H": symgen.generalization_power(target, g),
+        "H_low": symgen.generalization_power(target, g, low),
+        "H_high": symgen.generalization_power(target, g, high),
+        "H_absolute": symgen.generalization_power(target, strict),
+        "N": symgen.interaction_count(target),
+        "N_half": symgen.interaction_count(target, 0.5),
+        "spectrum": whole,
+        "spectrum_generalizable": symgen.order_spectrum(target, g),
+        "chance": symgen.chance_level(target, baselines, draws=10, seed=3),
+        "chance_low": symgen.chance_level(target, baselines, low, draws=10, seed=3),
+        "jaccard": measures.jaccard(*parts),
+        "mean_order": measures.mean_order(whole),
+        "orders": measures.order_thirds(whole),
+        "uncancelled": measures.uncancelled(whole),
+    }
 
 
 def removal() -> dict:
-    return removals(*networks())
+    """Outputs without non-generalizable interactions, and those of the controls (Eq. 12)."""
+    target, baselines = networks()
+    g = symgen.transfer(target, baselines)
+    shares = {
+        "removed": g,
+        "random": removals.random_share(target, g, seed=5),
+        "permuted": removals.permuted_share(target, g, seed=5),
+    }
+    strong = target.full.abs()
+    found: dict[str, Any] = {"shrinkage": removals.shrinkage(strong + 2, strong)}
+    for name, share in shares.items():
+        found[name] = symgen.remove_interactions(target.full, target, share)
+        found[f"{name}_loss"] = removals.cross_entropy(found[name])
+    return found
 
 
 def phases() -> dict:
@@ -497,10 +338,13 @@ def phases() -> dict:
 
 
 def penalty_term() -> dict:
+    """The penalty on all samples and states, so that nothing is drawn."""
     x, y, patches = images(4, 81)
-    model = built(Cnn, 82)
-    other = image_outputs(built(Cnn, 83), x, y, patches[:, :4], x)
-    term = penalty(model, x, y, patches[:, :4], [split(other, 0.02)])
+    model, patches = built(Cnn, 82), patches[:, :4]
+    baseline = symgen.sparsify(image_outputs(built(Cnn, 83), x, y, patches, x), 0.02, TOL)
+    term = Penalty(
+        x, y, ImageVariables(patches, 5), baseline, samples=4, states=16, strength=2.0, tol=TOL
+    )(1, model)
     gradients = torch.autograd.grad(term, [*model.parameters()])
     return {
         "value": term.detach(),
@@ -510,34 +354,83 @@ def penalty_term() -> dict:
 
 
 def training_run() -> dict:
-    """A training of 40 steps, what it measured, and its curves and phases."""
-    (run, data), (baseline, _) = training("target"), training("baseline")
-    records = run.records
-    names = "epoch", "train_loss", "test_loss", "train_accuracy", "test_accuracy"
-    norms = [
-        torch.cat([p.detach().flatten() for p in run.models[step].parameters()]).norm()
-        for step in run.steps
-    ]
+    """A training of 40 steps on the digits, in float64: its records, curves and phases."""
+    data = symgen.load_dataset("digits", train_size=120, seed=1)
+    settings = {"epochs": 8, "batch_size": 24, "checkpoints": 5, "seed": 2, "learning_rate": 0.1}
     patches = torch.stack([torch.randperm(25, generator=drawing(90 + i))[:5] for i in range(5)])
-    curves = followed(run, baseline, data, patches)
-    strengths = curves["generalizable"], curves["non_generalizable"]
-    return {
-        "steps": list(run.steps),
-        **{name: records[name].tolist() for name in names},
-        "weight_norm": torch.stack(norms),
-        **curves,
-        "phases": boundaries(list(run.steps), curves["H"], *strengths),
-    }
+    x, y = data.part("test").batch(torch.arange(5))
+
+    def extracted(run: Any, step: int) -> Any:
+        v = image_outputs(run.load(step), x.double(), y, patches, x.double())
+        return symgen.sparsify(v, 0.02, TOL)
+
+    rows = []
+    with float64_network() as name:
+        run, baseline = (
+            symgen.train(name, data, part, progress=False, options={"width": 4}, **settings)
+            for part in ("target", "baseline")
+        )
+        other = extracted(baseline, -1)
+        for step in run.steps:
+            inter = extracted(run, step)
+            g = symgen.transfer(inter, other)
+            kept, whole = (symgen.order_spectrum(inter, z).abs().sum((-2, -1)) for z in (g, None))
+            weights = [p.detach().flatten() for p in run.load(step).parameters()]
+            rows.append({
+                "weight_norm": float(torch.cat(weights).norm()),
+                "H": float(symgen.generalization_power(inter, g).nanmean()),
+                "N": float(symgen.interaction_count(inter).nanmean()),
+                "generalizable": float(kept.mean()),
+                "non_generalizable": float((whole - kept).mean()),
+            })  # fmt: skip
+    records = run.records.drop(columns="step").to_dict("list")
+    curves = pd.DataFrame(rows).to_dict("list")
+    names = "H", "generalizable", "non_generalizable"
+    found = boundaries(run.steps, *(curves[name] for name in names))
+    return {"steps": run.steps, **records, **curves, "phases": found}
+
+
+def study() -> dict:
+    """Everything that is measured of one training of a tiny study."""
+    settings = {"train_size": 100, "epochs": 2, "samples": 4, "n": 4, "checkpoints": 2, "tol": TOL}
+    with float64_network() as name:
+        table = symgen.measure(symgen.Study.of(settings, network=name), nulls=True, workers=1)
+    values = {}
+    for name in stored("study"):
+        rows = table[table["quantity"] == RENAMED.get(name, name)].sort_values("step")
+        if name == "steps":
+            values[name] = sorted(table["step"].unique().tolist())
+        elif name.startswith("spectrum"):
+            # Order 0 is not in the table: it is empty.
+            both = rows.pivot(index=["step", "sign"], columns="order", values="value")
+            both.insert(0, 0.0, 0.0)
+            values[name] = both.to_numpy().tolist()
+        elif name.startswith("gap_"):
+            by_order = rows.set_index("order")["value"]
+            values[name] = by_order.reindex(range(5), fill_value=0.0).tolist()
+        else:
+            values[name] = rows["value"].tolist()
+    return values
 
 
 RESULTS: dict[str, Callable[[], dict]] = {
-    f.__name__: f
-    for f in (
-        masking_image, masking_text, masking_language, split_planted_exact, split_planted_noise,
-        split_planted_few, split_network_exact, split_network_noise, split_sampled, transfer, power, removal, phases,
-        penalty_term, training_run, study,
-    )
-}  # fmt: skip
+    "masking_image": masking_image,
+    "masking_text": masking_text,
+    "masking_language": masking_language,
+    "split_planted_exact": lambda: split(planted_outputs(), 0.0),
+    "split_planted_noise": lambda: split(planted_outputs(), 0.02),
+    "split_planted_few": split_planted_few,
+    "split_network_exact": lambda: split(network_outputs(), 0.0),
+    "split_network_noise": lambda: split(network_outputs(), 0.02),
+    "split_sampled": split_sampled,
+    "transfer": transfer,
+    "power": power,
+    "removal": removal,
+    "phases": phases,
+    "penalty_term": penalty_term,
+    "training_run": training_run,
+    "study": study,
+}
 
 
 def plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from symgen.method import conditions
-from symgen.method.statistics import Interval, interval
+from symgen.method.statistics import interval
 from symgen.transforms import interaction_order
 
 
@@ -76,12 +76,3 @@ def test_an_interval_is_that_of_the_t_test_and_leaves_out_nan():
 )
 def test_an_interval_as_text(values, text):
     assert f"{interval(values)}" == text
-
-
-def test_a_format_applies_to_all_three_numbers():
-    assert f"{Interval(1.23456, 1.0, 2.0):+.3f}" == "+1.235 [+1.000, +2.000]"
-
-
-def test_the_empty_set_does_not_count_as_strength():
-    effects = torch.tensor([5.0, 2.0, 1.0, 1.0], dtype=torch.float64)
-    assert conditions.strength_above(effects).tolist() == [1.0, 0.25, 0.0]

@@ -18,21 +18,17 @@ def case():
     return target, symgen.transfer(target, drawn(1, samples=8))
 
 
-def salient_strength(inter, share):
+def strength(inter, share):
+    """The salient strength of each sample that a removal takes."""
     return (inter.effects.abs() * inter.salient() * (1 - share)).sum((1, 2))
 
 
 def test_remove_subtracts_salient_effects_that_do_not_transfer(case):
     inter, g = case
+    size = inter.effects.abs()
+    gone = (size > 0.05 * size.amax((1, 2), keepdim=True)) & (g == 0)
     v = symgen.remove_interactions(inter.full, inter, g)
-    for s in range(len(inter)):
-        lost = 0.0
-        for k in (0, 1):
-            for t in range(16):
-                size = inter.effects[s].abs()
-                if size[k, t] > 0.05 * size.max() and not g[s, k, t]:
-                    lost += float(inter.effects[s, k, t])
-        assert float(v[s]) == pytest.approx(5.0 - lost)
+    torch.testing.assert_close(v, 5.0 - (inter.effects * gone).sum((1, 2)))
 
 
 def test_random_removal_takes_the_same_strength_and_permuted_removal_the_same_number(case):
@@ -40,7 +36,7 @@ def test_random_removal_takes_the_same_strength_and_permuted_removal_the_same_nu
     marked = inter.salient()
     for seed in range(3):
         random = removal.random_share(inter, g, seed)
-        torch.testing.assert_close(salient_strength(inter, random), salient_strength(inter, g))
+        torch.testing.assert_close(strength(inter, random), strength(inter, g))
         permuted = removal.permuted_share(inter, g, seed)
         assert torch.equal((permuted * marked).sum((1, 2)), (g * marked).sum((1, 2)))
         assert not torch.equal(permuted * marked, g * marked)
@@ -49,30 +45,23 @@ def test_random_removal_takes_the_same_strength_and_permuted_removal_the_same_nu
     assert ((torch.stack(shares).amin(0) < 1) >= marked).float().mean() > 0.95
 
 
-def test_losses_of_random_removal_are_means_over_draws(case):
-    inter, g = case
-    losses = removal.removal_losses(case, case, seed=4, draws=3)
-    v = torch.stack([symgen.remove_interactions(inter.full, inter, removal.random_share(inter, g, k))
-                     for k in (4, 5, 6)])  # fmt: skip
-    torch.testing.assert_close(losses["removal_v_test_random"], -v.mean())
-    torch.testing.assert_close(losses["removal_train_random"], removal.cross_entropy(v).mean())
-
-
-def test_shrinking_gives_the_training_loss_of_the_removal(case):
+def test_losses_are_those_of_the_outputs_after_each_removal(case):
     inter, g = case
     other = drawn(2, samples=8)
-    losses = removal.removal_losses(
-        (inter, g), (other, symgen.transfer(other, drawn(1, samples=8)))
-    )
-    v, removed = inter.full, symgen.remove_interactions(inter.full, inter, g)
+    test = other, symgen.transfer(other, drawn(1, samples=8))
+    losses = removal.removal_losses(case, test, seed=4, draws=3)
+    removed = symgen.remove_interactions(inter.full, inter, g)
     expected = torch.log1p((-removed).exp()).mean()
-    assert float(losses["removal_train_non_generalizable"]) == pytest.approx(float(expected))
-    assert float(losses["removal_v_train_non_generalizable"]) == pytest.approx(
-        -float(removed.mean())
-    )
-    assert float(losses["removal_train_shrunk"]) == pytest.approx(float(expected))
-    factor = removal.shrinkage(v, removed)
+    for kind in ("non_generalizable", "shrunk"):
+        torch.testing.assert_close(losses[f"removal_train_{kind}"], expected)
+    torch.testing.assert_close(losses["removal_v_train_non_generalizable"], -removed.mean())
+    factor = removal.shrinkage(inter.full, removed)
     assert 0 < factor < 1 and float(losses["removal_v_test_shrunk"]) == pytest.approx(-5 * factor)
+    # Random removal is a mean over draws.
+    shares = [removal.random_share(inter, g, k) for k in (4, 5, 6)]
+    v = torch.stack([symgen.remove_interactions(inter.full, inter, share) for share in shares])
+    torch.testing.assert_close(losses["removal_v_train_random"], -v.mean())
+    torch.testing.assert_close(losses["removal_train_random"], removal.cross_entropy(v).mean())
 
 
 def test_shrinkage_at_its_ends():
@@ -86,10 +75,8 @@ def test_the_parts_add_up_to_the_output(case):
     inter, g = case
     parts = removal.output_parts(inter, g)
     torch.testing.assert_close(sum(x.sum(-1) for x in parts.values()), inter.full)
-    removed = parts["non_generalizable"].sum(-1)
-    torch.testing.assert_close(
-        inter.full - removed, symgen.remove_interactions(inter.full, inter, g)
-    )
+    left = inter.full - parts["non_generalizable"].sum(-1)
+    torch.testing.assert_close(left, symgen.remove_interactions(inter.full, inter, g))
 
 
 def losses(gap, closed, spread=0.0):
