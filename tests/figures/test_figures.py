@@ -44,24 +44,25 @@ def t_interval(values):
 
 def trainings():
     """A tidy table as `measure` returns it: two networks, three seeds, four steps."""
-    rng = np.random.default_rng(0)
-    rows = [
-        (network, seed, step, quantity, float("nan"), rng.random())
-        for network in ("cnn", "vgg11")
-        for seed in (0, 10, 20)
-        for step in (0, 10, 100, 1000)
-        for quantity in ("H", "chance", "N")
-    ]
-    return pd.DataFrame(rows, columns=["network", "seed", "step", "quantity", "order", "value"])
+    names = ["network", "seed", "step", "quantity"]
+    values = ["cnn", "vgg11"], [0, 10, 20], [0, 10, 100, 1000], ["H", "chance", "N"]
+    table = pd.MultiIndex.from_product(values, names=names).to_frame(index=False)
+    return table.assign(order=np.nan, value=np.random.default_rng(0).random(len(table)))
 
 
-def test_colors_keep_their_difference_in_grey_or_are_backed_by_form():
-    """Pairs that share a figure differ by lightness, or one of them is hatched."""
-    light = {k: sum(ImageColor.getrgb(c)) for k, c in figures.COLORS.items()}
-    assert abs(light["and"] - light["or"]) > 60
-    assert abs(light["generalizable"] - light["other"]) > 60
-    assert abs(light["network"] - light["model"]) > 60
-    assert len(set(figures.COLORS.values())) >= len(figures.COLORS) - 1
+def estimates():
+    values = ["low", "high"], ["CNN", "$GPT$"], ["H", "chance level", "untrained"]
+    index = pd.MultiIndex.from_product(values, names=["orders", "label", "group"])
+    mean = index.to_frame(index=False)["label"].map({"CNN": 0.4, "$GPT$": 0.6})
+    return index.to_frame(index=False).assign(mean=mean, low=mean - 0.1, high=mean + 0.1)
+
+
+@pytest.mark.parametrize(
+    "one, other", [("and", "or"), ("generalizable", "other"), ("network", "model")]
+)
+def test_colors_that_share_a_figure_differ_in_grey(one, other):
+    light = [sum(ImageColor.getrgb(figures.COLORS[k])) for k in (one, other)]
+    assert abs(light[0] - light[1]) > 60
 
 
 def test_the_style_gives_svg_with_stable_bytes(tmp_path):
@@ -164,8 +165,9 @@ def test_curves_of_wide_tables_and_of_many_steps():
     assert ax.get_xscale() == "linear" and ax.get_xticks().tolist() == [1, 2, 3]
     many = pd.DataFrame({"step": [0, *range(5, 2000, 7)]}).assign(H=0.5)
     [ax] = figures.plot_curves(many, y=["H"]).axes
-    ticks = texts(ax.get_xticklabels())
-    assert {"0", "10", "30", "100", "300", "1,000"} <= set(ticks)
+    assert {"0", "10", "30", "100", "300", "1,000"} <= {*texts(ax.get_xticklabels())}
+    with pytest.raises(ValueError, match="no quantity K"):
+        figures.plot_curves(wide, x="baselines", y=["K"])
 
 
 def test_an_empty_panel_says_why():
@@ -186,16 +188,6 @@ def test_an_empty_panel_says_why():
     assert texts(figures.plot_scatter(dots, "H", "gap").texts) == ["not measured"]
 
 
-def estimates():
-    rows = [
-        (orders, label, group, mean, mean - 0.1, mean + 0.1)
-        for orders in ("low", "high")
-        for label, mean in (("CNN", 0.4), ("$GPT$", 0.6))
-        for group in ("H", "chance level", "untrained")
-    ]
-    return pd.DataFrame(rows, columns=["orders", "label", "group", "mean", "low", "high"])
-
-
 def test_estimates_are_dots_with_intervals_in_rows():
     figure = figures.plot_estimates(estimates(), "group", "orders", 0.5, "H")
     assert [ax.get_title() for ax in figure.axes] == ["low", "high"]
@@ -207,15 +199,15 @@ def test_estimates_are_dots_with_intervals_in_rows():
     assert np.allclose(segments[:, :, 0], [[0.3, 0.5], [0.5, 0.7]])
     places = np.array([d[0].get_ydata() for d in dots])
     assert np.abs(places - [0, 1]).max() < 0.5 and np.unique(places).size == 6
-    meaning = ["generalizable", "chance", "untrained"]
-    assert [d[0].get_color() for d in dots] == [figures.COLORS[k] for k in meaning]
-    assert len({d[0].get_marker() for d in dots}) == 3
+    look = [(d[0].get_color(), d[0].get_marker()) for d in dots]
+    meaning = zip(["generalizable", "chance", "untrained"], "osD", strict=True)
+    assert look == [(figures.COLORS[k], marker) for k, marker in meaning]
     assert legend(figure) == ["generalization power H", "chance level", "untrained"]
-    assert any(set(line.get_xdata()) == {0.5} for line in ax.lines)
+    assert any({*line.get_xdata()} == {0.5} for line in ax.lines)
     low, high = ax.get_ylim()
     assert low > high  # the first label is on top
-    # A panel without some group keeps the markers of the others.
-    table = estimates()
+    # A panel without some group keeps the look of the others.
+    table = estimates().replace({"group": {"chance level": "x", "untrained": "y"}})
     less = table[(table["orders"] != "low") | (table["group"] != "H")]
     low, high = (
         {c.lines[0].get_color(): c.lines[0].get_marker() for c in ax.containers}
@@ -245,52 +237,38 @@ def test_panels_can_have_axes_of_their_own():
     assert high.get_xlim()[0] < 0 and high.get_xlim()[1] < 1 < low.get_xlim()[1]
 
 
-def repeats():
+@pytest.mark.parametrize("by", [{"group": "kind"}, {"panel": "kind", "sharex": False}])
+def test_repeats_show_every_training_next_to_the_mean(by):
     table = pd.DataFrame({"label": ["a", "b"] * 6, "kind": ["x"] * 6 + ["y"] * 6})
-    return table.assign(value=np.random.default_rng(1).random(12))
-
-
-def test_repeats_show_every_training_next_to_the_mean():
-    table = repeats()
-    figure = figures.plot_repeats(table, group="kind", reference=0)
-    [ax] = figure.axes
-    dots = [line for line in ax.lines if line.get_alpha()]
-    assert sorted(x for line in dots for x in line.get_xdata()) == sorted(table["value"])
-    for (_, rows), container in zip(table.groupby("kind"), ax.containers, strict=True):
-        means = rows.groupby("label")["value"]
-        assert np.allclose(container.lines[0].get_xdata(), means.mean())
+    table["value"] = np.random.default_rng(1).random(12)
+    figure = figures.plot_repeats(table, **by)
+    drawn = [line for ax in figure.axes for line in ax.lines if line.get_alpha()]
+    assert sorted(x for line in drawn for x in line.get_xdata()) == sorted(table["value"])
+    means = [container for ax in figure.axes for container in ax.containers]
+    for (_, rows), container in zip(table.groupby("kind"), means, strict=True):
+        values = rows.groupby("label")["value"]
+        assert np.allclose(container.lines[0].get_xdata(), values.mean())
         bounds = np.array(container.lines[2][0].get_segments())[:, :, 0]
-        assert np.allclose(bounds, [t_interval(values) for _, values in means])
+        assert np.allclose(bounds, [t_interval(one) for _, one in values])
     # Each mean lies in the row of its dots, and below them on the page.
-    assert dots[0].get_ydata()[0] < ax.containers[0].lines[0].get_ydata()[0] < 0.5
-    assert legend(figure) == ["x", "y"]
-
-
-def test_repeats_have_panels_with_their_own_axes():
-    table = repeats()
-    table.loc[table["kind"] == "y", "value"] *= 100
-    figure = figures.plot_repeats(table, panel="kind", sharex=False)
-    for (name, rows), ax in zip(table.groupby("kind"), figure.axes, strict=True):
-        assert ax.get_title() == name
-        drawn = [x for line in ax.lines if line.get_alpha() for x in line.get_xdata()]
-        assert sorted(drawn) == sorted(rows["value"])
-    assert figure.axes[0].get_xlim()[1] < 2
+    assert drawn[0].get_ydata()[0] < means[0].lines[0].get_ydata()[0] < 0.5
+    names = legend(figure) if "group" in by else [ax.get_title() for ax in figure.axes]
+    assert names == ["x", "y"]
 
 
 def test_repeats_join_the_values_of_a_unit():
     table = pd.DataFrame({"mask": ["mean value", "zero"] * 3, "sample": [0, 0, 1, 1, 2, 2]})
     table["v"] = [1.0, 2, 3, 4, 5, 9]
-    lines = [
-        x
-        for x in figures.plot_repeats(table, "v", "mask", unit="sample").axes[0].lines
-        if x.get_alpha()
-    ]
-    assert [line.get_xdata().tolist() for line in lines] == [[1, 2], [3, 4], [5, 9]]
-    assert {line.get_linestyle() for line in lines} == {"-"}
-    [ax] = figures.plot_repeats(table, "v", "mask").axes
-    assert ax.containers[0].lines[0].get_xdata().tolist() == [3, 5]
-    [line] = [x for x in ax.lines if x.get_alpha()]
-    assert line.get_linestyle() == "None" and len(line.get_xdata()) == 6
+
+    def dots(**options):
+        [ax] = figures.plot_repeats(table, "v", "mask", **options).axes
+        return [line for line in ax.lines if line.get_alpha()]
+
+    joined = dots(unit="sample")
+    assert [line.get_xdata().tolist() for line in joined] == [[1, 2], [3, 4], [5, 9]]
+    assert {line.get_linestyle() for line in joined} == {"-"}
+    [alone] = dots()
+    assert alone.get_linestyle() == "None" and len(alone.get_xdata()) == 6
 
 
 def test_long_names_of_groups_stand_below_each_other():
@@ -324,14 +302,6 @@ def test_of_many_dots_a_sample_is_drawn():
     assert texts(ax.get_legend().get_texts()) == ["a (2,000)", "b (4,000)"]
 
 
-def test_markers_keep_their_meaning_from_figure_to_figure():
-    rows = estimates()
-    for given in (rows, rows[::-1], rows[rows["group"] != "H"]):
-        ax = figures.plot_estimates(given, "group").axes[0]
-        look = {c.get_label(): c.lines[0].get_marker() for c in ax.containers}
-        assert look["chance level"] == "s" and look["untrained"] == "D"
-
-
 def test_sorted_strengths_fall_from_one():
     v = torch.randn(5, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     inter = Interactions.from_moebius(v, 0.5)
@@ -359,8 +329,3 @@ def test_spectra_are_bars_by_order_and_sign():
     figure = figures.plot_spectra({"a": (total, total), "b": (4 * total, None)}, columns=2)
     assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
     assert legend(figure) == ["non-generalizable", "generalizable", "salient"]
-
-
-def test_quantities_that_a_table_lacks_are_refused():
-    with pytest.raises(ValueError, match="no quantity K"):
-        figures.plot_curves(trainings(), y=["K"])

@@ -89,16 +89,15 @@ def test_matching_sorts_both_by_v(game):
 
 
 def test_bars_are_the_strongest_effects(game):
-    _, inter = game
+    v, inter = game
     ax = figures.plot_interactions(inter, NAMES, top=2)
     bars = sorted((bar.get_y(), bar.get_width(), bar.get_hatch()) for bar in ax.patches)
     assert [bar[1:] for bar in bars] == [(2, None), (1.5, "///")]
-    labels = texts(ax.get_yticklabels())
-    assert labels == [r"\$ear\$ ∧ <i>eye</i>", "<i>eye</i> ∨ _nose"]
+    assert texts(ax.get_yticklabels()) == [r"\$ear\$ ∧ <i>eye</i>", "<i>eye</i> ∨ _nose"]
     ax = figures.plot_interactions(inter)
     assert texts(ax.get_yticklabels()) == ["0 ∧ 1", "1 ∨ 2", "2"]
     assert texts(ax.get_legend().get_texts()) == ["AND", "OR"]
-    alone = figures.plot_interactions(Interactions.from_moebius(game[0]))
+    alone = figures.plot_interactions(Interactions.from_moebius(v))
     assert texts(alone.get_legend().get_texts()) == ["AND"]
 
 
@@ -214,51 +213,44 @@ def test_patches_switch_v_and_d(game, open_page):
     patches, terms = page.locator(".symgen-patch"), page.locator(".symgen-term >> visible=true")
     assert values(page) == expected(game, 7)
     assert terms.all_inner_texts()[1].split("\n") == ["$ear$ ∧ <i>eye</i>", "+2.00"]
-    widths = []
     for i, state in ((1, 0b101), (0, 0b100), (2, 0), (1, 0b010)):
         patches.nth(i).click()
         assert values(page) == expected(game, state)
         pressed = [patches.nth(k).get_attribute("aria-pressed") for k in range(3)]
         assert pressed == [str(bool(state >> k & 1)).lower() for k in range(3)]
-        widths.append(page.locator(".symgen-model .symgen-fill").evaluate("e => e.style.width"))
     # Active at S = {1}: the constant and OR(1, 2).
     assert [x.split("\n")[-1] for x in terms.all_inner_texts()] == ["−1.00", "+1.50"]
-    low, high = (
-        min(0, *map(float, (*game[0], *game[1].predict()))),
-        max(map(float, (*game[0], *game[1].predict()))),
-    )
-    assert float(widths[-1].rstrip("%")) == pytest.approx(100 * 0.5 / (high - low), abs=0.1)
+    width = page.locator(".symgen-model .symgen-fill").evaluate("e => e.style.width")
+    every = torch.cat([torch.zeros(1), game[0], game[1].predict()])
+    share = 0.5 / float(every.max() - every.min())
+    assert float(width.rstrip("%")) == pytest.approx(100 * share, abs=0.1)
     terms.nth(1).hover()
-    marked = page.locator(".symgen-marked").evaluate_all("all => all.map(e => e.textContent)")
-    assert marked == ["1", "2"]
+    marked = page.locator(".symgen-marked")
+    assert marked.all_text_contents() == ["1", "2"]
     page.mouse.move(0, 0)
-    assert page.locator(".symgen-marked").count() == 0
-    assert page.locator("i").count() == 0
+    assert marked.count() == page.locator("i").count() == 0
 
 
 def test_the_explorer_works_by_keyboard_and_prints_its_first_state(game, open_page):
     text = "the <i>ear</i>, an eye 👁 and a nose"
     spans = [(text.index(w), text.index(w) + len(w)) for w in ("ear", "eye", "nose")]
-    twice = markup(*game, text=text, spans=spans) * 2
-    page = open_page(twice, viewport={"width": 390, "height": 800})
     # Two scripts on one page set up each explorer once.
+    page = open_page(
+        markup(*game, text=text, spans=spans) * 2, viewport={"width": 390, "height": 800}
+    )
     assert page.locator(".symgen-word").count() == 6
-    stage = page.locator(".symgen-stage").first
-    assert stage.inner_text().replace("\n", "") == text
+    assert page.locator(".symgen-stage").first.inner_text().replace("\n", "") == text
     page.keyboard.press("Tab")
     page.keyboard.press("Space")
-    assert values(page)[:2] == expected(game, 6)
-    assert values(page)[2:] == expected(game, 7)
-    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    assert values(page)[:2] == expected(game, 7)
-    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
-    assert values(page)[:2] == expected(game, 6)
+    assert values(page) == expected(game, 6) + expected(game, 7)
+    for event, state in (("beforeprint", 7), ("afterprint", 6)):
+        page.evaluate(f"window.dispatchEvent(new Event('{event}'))")
+        assert values(page)[:2] == expected(game, state)
     page.get_by_role("button", name="all off").first.click()
     assert values(page)[:2] == expected(game, 0)
     assert page.locator(".symgen-count").first.inner_text() == "0 of 3 present"
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    term = page.locator(".symgen-terms").nth(1).locator("button >> visible=true").first
-    term.focus()
+    page.locator(".symgen-terms").nth(1).locator("button >> visible=true").first.focus()
     assert page.locator(".symgen-marked").count() == 2
 
 
