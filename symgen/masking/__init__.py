@@ -2,7 +2,7 @@
 
 The way of an image through this room:
 
-1. `variables` and `mask_values` say what is masked, and by what.
+1. `variables` (of texts: with `words`) and `mask_values` say what is masked, and by what.
 2. `outputs.masked_outputs` calls `outputs.prepare`, which returns a `states.Prepared`: the network
    with its masked layer (`hooks.Network`), the inputs, and the variable that owns each position.
    `functions` and `texts` prepare functions and texts in the same way.

@@ -1,6 +1,5 @@
 """Causal language models on masked prompts: v of the next token, or of a whole continuation."""
 
-import functools
 import warnings
 from collections.abc import Sequence
 
@@ -10,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from symgen.device import Batch, device_of, is_out_of_memory
-from symgen.masking.checks import ROUNDING, check, check_read_once
-from symgen.masking.hooks import Network, accepts, call, token_ids
+from symgen.masking.checks import ROUNDING, check_read_once, checked_batch
+from symgen.masking.hooks import Network, accepts, call, token_ids, with_ids
 from symgen.masking.mask_values import MaskValue, word_embedding
 from symgen.masking.prefix_tree import CACHE_ERRORS, tree_outputs, tree_rows
-from symgen.masking.states import Masked, Prepared, halving, log_odds, present_at, run_all
+from symgen.masking.states import Masked, Prepared, log_odds, present_at, run_all
 from symgen.masking.texts import check_tokens, options_of
 from symgen.masking.variables import TextVariables
 
@@ -53,23 +52,27 @@ def causal_outputs(
     if not all(targets):
         raise ValueError("a target has no tokens; expected one or more")
     for ids in prompts:
-        warn_of_repeated_start(ids, start)
+        if len(ids) > 1 and ids[0] == ids[1] == start:
+            warnings.warn(
+                f"a prompt begins with the beginning-of-text token {start} twice. A chat template "
+                "writes it into the text, and the tokenizer adds another one: remove it from the "
+                "text",
+                RepeatedStartWarning,
+                stacklevel=4,
+            )
     tokens = [torch.tensor(target) for target in targets]
     joined = [torch.cat([ids, t[:-1]]) for ids, t in zip(prompts, tokens, strict=True)]
     check_tokens(model, joined)
     check_causal(model, prompts[0])
-    longest = max(map(len, targets))
     size = len(prompts), 2**variables.n if states is None else len(states)
     log_p = torch.zeros(size, dtype=torch.float64)
     log_rest = torch.full(size, -torch.inf, dtype=torch.float64)
-    for at in range(longest):
+    for at in range(max(map(len, targets))):
         rows = [i for i, target in enumerate(targets) if len(target) > at]
         given = [joined[i][: len(prompts[i]) + at] for i in rows]
         target = torch.stack([tokens[i][at] for i in rows])
         prepared = prepare_prompts(model, given, target, variables[rows], mask_value)
         v = _next_outputs(prepared, mask_value is None, states, batch_size, progress)
-        if longest == 1:
-            return v
         # All tokens so far are right and this one is not, so 1 - p is a sum and never rounds to 0.
         missed = log_p[rows] + nn.functional.logsigmoid(-v)
         log_rest[rows] = log_rest[rows].logaddexp(missed)
@@ -86,8 +89,7 @@ def _next_outputs(
 ) -> Float[Tensor, "sample state"]:
     """Return v of the next token, by the prefix tree if all states run and the model allows it."""
     every = torch.arange(2**prepared.n) if states is None else states
-    batch = prepared.batch(batch_size)
-    halving(batch, functools.partial(check, prepared, every))
+    batch = checked_batch(prepared, every, batch_size)
     if is_removed:
         return run_all(prepared, every, batch, progress, removed_outputs)
     check_read_once(prepared.network, prepared.masked(0))
@@ -119,7 +121,6 @@ def prepare_prompts(
     Args:
         prompts: token ids, not padded.
     """
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
     owners = [variables[i].owners(len(prompt))[0] for i, prompt in enumerate(prompts)]
     owners = pad_sequence(owners, batch_first=True, padding_value=variables.n)
     ids = pad_sequence(list(prompts), batch_first=True)
@@ -128,10 +129,15 @@ def prepare_prompts(
         inputs = {"input_ids": ids} | options_of(model, use_cache=False)
     if mask_value is None:
         mask_value = MaskValue(torch.zeros(()), word_embedding(model)[0])
-    network = Network(model, mask_value.layer, is_causal=True)
-    where = device_of(model)
     return Prepared(
-        network, inputs, owners[..., None], mask_value.value, variables.n, target, where, lengths
+        Network(model, mask_value.layer, is_causal=True),
+        inputs,
+        owners[..., None],
+        mask_value.value,
+        variables.n,
+        target,
+        device_of(model),
+        lengths=torch.tensor([len(prompt) for prompt in prompts]),
     )
 
 
@@ -157,31 +163,9 @@ def removed_outputs(
     for length in lengths.unique():
         for part in (lengths == length).nonzero().flatten().split(rows):
             rest = ids.expand(len(part), -1)[keep[part]].view(len(part), -1)
-            given = rest
-            if isinstance(masked.inputs, dict):
-                given = masked.inputs | {"input_ids": rest}
-            logits = network.logits(given, len(part))
+            logits = network.logits(with_ids(masked.inputs, rest), len(part))
             v[0, part.cpu()] = log_odds(logits, masked.target.expand(len(part))).cpu().double()
     return v
-
-
-def warn_of_repeated_start(ids: Int[Tensor, " position"], start: int | list[int] | None) -> None:
-    """Warn if a prompt begins with two beginning-of-text tokens.
-
-    Args:
-        ids: token ids of the prompt.
-        start: the beginning-of-text token; None if the model has none.
-
-    Warns:
-        RepeatedStartWarning: if so.
-    """
-    if len(ids) > 1 and ids[0] == ids[1] == start:
-        warnings.warn(
-            f"a prompt begins with the beginning-of-text token {start} twice. A chat template "
-            "writes it into the text, and the tokenizer adds another one: remove it from the text",
-            RepeatedStartWarning,
-            stacklevel=3,
-        )
 
 
 def check_causal(model: nn.Module, ids: Int[Tensor, " position"]) -> None:

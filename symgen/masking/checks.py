@@ -7,20 +7,47 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from symgen.masking.hooks import Network, token_ids
+from symgen.device import Batch, fitting
+from symgen.masking.hooks import Network, largest_output, token_ids, with_ids
 from symgen.masking.mask_values import vocabulary_size
-from symgen.masking.states import Masked, Prepared, check_finite, log_odds, masked_logits, outputs
+from symgen.masking.states import (
+    ALIVE,
+    Masked,
+    Prepared,
+    check_finite,
+    log_odds,
+    masked_logits,
+    outputs,
+)
 
 # Errors of v are compared with this share of v[N] - v[0]: the noise that a split allows (A.2).
 NOISE = 0.02
 # Largest rounding error of a network's outputs, relative to their size, with a margin.
 ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-# How far the sum of rounded probabilities may be from 1.
-SUMS = {torch.float16: 2e-3, torch.bfloat16: 2e-2}
 # Samples and rows that run in one batch, and states of each sample that also run alone.
 SAMPLES, ROWS, ALONE = 4, 16, 3
 # So many different logits, to two digits, do not all lie between 0 and 1 by chance.
 SEVERAL = 10
+
+
+def checked_batch(
+    prepared: Prepared, states: Int[Tensor, " state"], batch_size: int | None
+) -> Batch:
+    """Return the number of states per forward pass, after a `check` of the network.
+
+    Args:
+        prepared: the samples.
+        states: masked states that will run.
+        batch_size: see `masked_outputs`.
+    """
+    if batch_size is None:
+        largest = largest_output(prepared.network.model, prepared.rows(0))
+        batch_size = fitting(ALIVE * largest, prepared.device, prepared.most)
+    batch = Batch(batch_size)
+    while True:
+        with batch.halving():
+            check(prepared, states, batch.size)
+            return batch
 
 
 def check(prepared: Prepared, states: Int[Tensor, " state"], rows: int) -> None:
@@ -43,10 +70,11 @@ def check(prepared: Prepared, states: Int[Tensor, " state"], rows: int) -> None:
     """
     network, samples = prepared.network, len(prepared.target)
     count = 1 if network.is_causal else max(1, min(SAMPLES, samples, rows // 2))
+    lengths = None if network.is_causal else prepared.lengths
     first = 0
-    if prepared.lengths is not None and not network.is_causal:
+    if lengths is not None:
         # The shortest text has most padding.
-        first = min(int(prepared.lengths.argmin()), samples - count)
+        first = min(int(lengths.argmin()), samples - count)
     some = few_states(states, prepared.n)[: max(1, min(rows, ROWS) // count)]
     masked = prepared.masked(first, count)
     plain = network.logits(masked.inputs, count)
@@ -61,15 +89,14 @@ def check(prepared: Prepared, states: Int[Tensor, " state"], rows: int) -> None:
         for state in some[1:ALONE]:
             alone.append(outputs(network, one, state[None])[0])
         bound = largest_error(network, logits, v[i])
-        if prepared.lengths is not None and not network.is_causal:
+        if lengths is not None:
             whole = dataclasses.replace(prepared, lengths=None).rows(first + i)
             padded = log_odds(network.logits(whole, 1), one.target)
             if not (padded - alone[0]).abs() <= bound:
                 raise RuntimeError(
                     f"sample {first + i}: v is {float(padded):.6g} with its padding, but "
                     f"{float(alone[0]):.6g} without. {type(network.model).__name__} ignores the "
-                    "attention mask, so v depends on the longest text of the batch; pass texts of "
-                    "one length, or each by itself"
+                    "attention mask; pass texts of one length, or each by itself"
                 )
         for k, value in enumerate(alone):
             if not (v[i, k] - value).abs() <= bound:
@@ -129,16 +156,16 @@ def check_read_once(network: Network, masked: Masked) -> None:
     middle = vocabulary_size(network.model.get_submodule(layer)) // 2
     other = torch.where(ids == middle, middle - 1, middle)
     other = ids.where(masked.owners[..., 0] == masked.n, other)
-    inputs = other if isinstance(masked.inputs, Tensor) else masked.inputs | {"input_ids": other}
+    changed = dataclasses.replace(masked, inputs=with_ids(masked.inputs, other))
     nothing = torch.zeros(1, dtype=torch.long)
     v = float(outputs(network, masked, nothing))
-    again = float(outputs(network, dataclasses.replace(masked, inputs=inputs), nothing))
+    again = float(outputs(network, changed, nothing))
     if abs(v - again) > 1e-5 * (1 + abs(v)):
         raise ValueError(
             f"{type(network.model).__name__} reads token ids a second time, not only by the masked "
-            f"embedding {layer!r}: with all words masked, v is {v:.6g}, but {again:.6g} if other "
-            "words are masked. Masked words would stay visible; use a network with one word "
-            "embedding. Words can be removed instead: a list of prompts, mask value None"
+            f"embedding {layer!r}: v is {v:.6g} with all words masked, but {again:.6g} if other "
+            "words are masked. Use a network with one word embedding, or remove words: a list of "
+            "prompts, mask value None"
         )
 
 
@@ -154,11 +181,11 @@ def check_probabilities(logits: Float[Tensor, "sample outcome"]) -> None:
     """
     if not ((logits >= 0) & (logits <= 1)).all():
         return
-    if ((logits.float().sum(1) - 1).abs() < SUMS.get(logits.dtype, 1e-4)).all():
+    rounding = max(ROUNDING.get(logits.dtype, 0.0), 1e-4)
+    if ((logits.float().sum(1) - 1).abs() < rounding).all():
         raise ValueError(
             "the network returns probabilities: numbers from 0 to 1 that sum to 1 per input; "
-            "expected the logits before its softmax, or log probabilities, such as "
-            "model.predict_log_proba returns"
+            "expected logits, or log probabilities as of model.predict_log_proba"
         )
     if len(logits.float().round(decimals=2).unique()) >= SEVERAL:
         warnings.warn(

@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -78,24 +78,15 @@ def unwrapped(model: Any) -> Any:
     Raises:
         ValueError: for an exported program.
     """
-    if type(model).__name__ == "ExportedProgram":
-        raise _exported()
+    # The module of such a program has an `eval` of its own, which refuses to work.
+    own = getattr(model, "__dict__", {})
+    if type(model).__name__ == "ExportedProgram" or "eval" in own:
+        raise ValueError(
+            "the network is an exported program, which has no layers to mask and often takes one "
+            "batch size only; pass the module that it was exported from. To mask inputs, pass a "
+            "function: lambda x: program.module()(x)"
+        )
     return getattr(model, "_orig_mod", model)
-
-
-def _evaluate(module: nn.Module) -> None:
-    try:
-        module.eval()
-    except NotImplementedError:
-        raise _exported() from None
-
-
-def _exported() -> ValueError:
-    return ValueError(
-        "the network is an exported program, which has no layers to mask and often takes one batch "
-        "size only; pass the module that it was exported from. To mask inputs, a function will "
-        "do if the program takes any batch size: lambda x: program.module()(x)"
-    )
 
 
 @contextmanager
@@ -105,20 +96,21 @@ def evaluating(model: Any) -> Iterator[None]:
     Meanwhile compiled parts run as plain PyTorch, and transformer layers without their fast path,
     whose nested tensors no hook can read. Functions are left alone.
     """
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    modes = [module.training for module in modules]
+    if not isinstance(model, nn.Module):
+        yield
+        return
+    modes = [(module, module.training) for module in model.modules()]
     fast = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
-        if any(hasattr(m, "_orig_mod") or m._compiled_call_impl for m in modules):
+        if any(hasattr(m, "_orig_mod") or m._compiled_call_impl for m, _ in modes):
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         try:
             torch.backends.mha.set_fastpath_enabled(False)
-            for module in modules[:1]:
-                _evaluate(module)
+            model.eval()
             yield
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
-            for module, mode in zip(modules, modes, strict=True):
+            for module, mode in modes:
                 module.training = mode
 
 
@@ -143,15 +135,26 @@ def call(model: Callable[..., Any], inputs: Arguments) -> Any:
     return model(**{k: v.clone() if isinstance(v, Tensor) else v for k, v in inputs.items()})
 
 
+def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a network's forward; of an adapter, those of its base."""
+    inner: Any = getattr(model, "get_base_model", lambda: model)()
+    return inspect.signature(inner.forward).parameters
+
+
 def accepts(model: nn.Module, name: str) -> bool:
     """Return whether the network's forward takes an argument of this name."""
-    parameters = inspect.signature(model.forward).parameters
+    parameters = parameters_of(model)
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def token_ids(inputs: Arguments) -> Int[Tensor, "sample position"]:
     """Return the token ids among the inputs of a text network."""
     return inputs if isinstance(inputs, Tensor) else inputs["input_ids"]
+
+
+def with_ids(inputs: Arguments, ids: Int[Tensor, "sample position"]) -> Arguments:
+    """Return the inputs of a text network with other token ids."""
+    return ids if isinstance(inputs, Tensor) else inputs | {"input_ids": ids}
 
 
 def logits_of(output: Any, rows: int) -> Tensor:
@@ -164,11 +167,9 @@ def logits_of(output: Any, rows: int) -> Tensor:
     Raises:
         ValueError: if it holds no floating logits with one row per input.
     """
-    logits: Any = output
+    logits: Any = getattr(output, "logits", output)
     if isinstance(output, Mapping):
         logits = output.get("logits")
-    elif not isinstance(output, Tensor):
-        logits = getattr(output, "logits", output)
     is_floating = isinstance(logits, Tensor) and logits.is_floating_point()
     if not is_floating or logits.shape[:1] != (rows,):
         raise ValueError(
@@ -239,21 +240,22 @@ def layer_output(model: nn.Module, layer: str | None, inputs: Arguments) -> Tens
     except AttributeError:
         names = [name for name, _ in model.named_modules(remove_duplicate=False) if name]
         raise unknown("layer", layer, names) from None
-    captured: list[Any] = []
-    with hooked(module, partial(_stop, captured)), suppress(_Reached):
-        call(model, inputs)
-    if not captured or not isinstance(captured[0], Tensor):
-        given = type(captured[0]).__name__ if captured else "nothing, since it is never called"
+    output = None
+    try:
+        with hooked(module, _stop):
+            call(model, inputs)
+    except _Reached as reached:
+        (output,) = reached.args
+    if not isinstance(output, Tensor):
         raise ValueError(
-            f"layer {layer!r} must return one tensor, but it returns {given}; expected one that "
+            f"layer {layer!r} returns {describe(output)} or is never called; expected one that "
             "returns (sample, channel, height, width), or the word embedding"
         )
-    return captured[0]
+    return output
 
 
-def _stop(captured: list[Any], module: nn.Module, arguments: Any, output: Any) -> None:
-    captured.append(output)
-    raise _Reached
+def _stop(module: nn.Module, arguments: Any, output: Any) -> None:
+    raise _Reached(output)
 
 
 class _Reached(Exception):

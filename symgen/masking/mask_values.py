@@ -19,8 +19,6 @@ from symgen.masking.hooks import (
 
 # Images whose features are summed at once, in float64.
 AT_ONCE = 32
-# Texts that are one token of many tokenizers, and say little.
-SINGLE = ("_", " _", "...", " ...", "-", "*", " the")
 
 
 @dataclass(frozen=True)
@@ -190,12 +188,8 @@ def word_value(model: nn.Module, tokenizer: Any, masking: str = "mean") -> MaskV
     if len(ids) != 1 and token not in (None, tokenizer.unk_token_id):
         ids = [token]
     if len(ids) != 1:
-        single = []
-        for text in SINGLE:
-            if len(tokenizer(text, add_special_tokens=False)["input_ids"]) == 1:
-                single.append(text)
         raise ValueError(
             f"masking={masking!r} is {len(ids)} tokens of this tokenizer; expected 'mean', "
-            f"'remove', or the text of one token, such as {single}"
+            "'remove', or the text of one token, such as '_' or ' the'"
         )
     return token_embedding(model, ids[0])

@@ -28,9 +28,8 @@ support vector machine with three or more classes, take ``decision_function_shap
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +39,7 @@ from torch import Tensor, nn
 from symgen.device import check_states, device, device_of, dtype_of
 from symgen.interactions import Interactions
 from symgen.masking.causal import causal_outputs
-from symgen.masking.checks import check, check_read_once
+from symgen.masking.checks import check_read_once, checked_batch
 from symgen.masking.functions import prepare_function
 from symgen.masking.hooks import (
     Network,
@@ -52,7 +51,7 @@ from symgen.masking.hooks import (
     unwrapped,
 )
 from symgen.masking.mask_values import MaskValue
-from symgen.masking.states import Prepared, halving, run_all
+from symgen.masking.states import Prepared, run_all
 from symgen.masking.texts import prepare_texts, prompts_of
 from symgen.masking.variables import ImageVariables, TextVariables, check_axes
 from symgen.split.sampled import SampledInteractions, draw_states, sparsify_sampled
@@ -62,9 +61,6 @@ Variables = ImageVariables | TextVariables | Tensor | np.ndarray
 Value = MaskValue | Tensor | np.ndarray | np.generic | float | Callable[[Any], MaskValue] | None
 # Up to this many variables, the split is faster on a GPU.
 GPU_LAST = 12
-# Inputs of language models, and all inputs of text networks that have one entry per token.
-OF_PROMPTS = {"input_ids", "attention_mask"}
-PER_TOKEN = OF_PROMPTS | {"token_type_ids", "position_ids"}
 
 
 def masked_outputs(
@@ -75,6 +71,7 @@ def masked_outputs(
     mask_value: Value,
     batch_size: int | None = None,
     *,
+    states: Int[Tensor, " state"] | None = None,
     progress: bool = False,
 ) -> Float[Tensor, "sample state"]:
     """Return v on all 2^n masked states of each sample (Section 2.1; App. A.1, F).
@@ -101,10 +98,11 @@ def masked_outputs(
             a number (also NaN), tensor or array that broadcasts to one sample.
         batch_size: masked states per forward pass; by default as many as suit memory and device.
             It is halved, with a `BatchSizeWarning`, if memory runs out.
+        states: masked states to run instead of all.
         progress: whether to show a progress bar.
 
     Returns:
-        (sample, 2^n) in float64 on the CPU.
+        (sample, 2^n) in float64 on the CPU, or one column per given state.
 
     Raises:
         ValueError: for arguments that do not fit together, and networks that return probabilities.
@@ -113,8 +111,28 @@ def masked_outputs(
         RuntimeError: for a random network, or one whose output depends on the rest of the batch.
     """
     n = _count(x, target, variables)
-    check_states(len(target), n)
-    return _outputs(model, x, target, variables, mask_value, None, batch_size, progress)
+    if states is None:
+        check_states(len(target), n)
+    network: Any = unwrapped(model)
+    # A function may compute gradients itself.
+    without = torch.inference_mode if isinstance(network, nn.Module) else torch.no_grad
+    with evaluating(network), without():
+        value: Any = mask_value(network) if callable(mask_value) else mask_value
+        is_text = isinstance(variables, TextVariables)
+        if is_text and (prompts := prompts_of(network, x, variables, value)):
+            tokens: Any = target
+            if isinstance(target, Tensor) or not isinstance(target[0], list | tuple):
+                tokens = _labels(target)[:, None].tolist()
+            options = value, states, batch_size, progress
+            v = causal_outputs(network, prompts, tokens, variables, *options)
+        else:
+            prepared = prepare(network, x, target, variables, value)
+            every = torch.arange(2**n) if states is None else states
+            batch = checked_batch(prepared, every, batch_size)
+            if is_text:
+                check_read_once(prepared.network, prepared.masked(0))
+            v = run_all(prepared, every, batch, progress)
+    return v.clone()
 
 
 def extract(
@@ -157,20 +175,20 @@ def extract(
     count = len(target)
     if names is not None and np.shape(names) not in ((n,), (count, n)):
         raise ValueError(f"names have shape {np.shape(names)}; expected {(n,)} or {(count, n)}")
-    given = (model, x, target, variables, mask_value)
+    given = model, x, target, variables, mask_value, batch_size
     if states is None:
         if n > MAX_VARIABLES:
             raise ValueError(
                 f"n = {n} variables have 2^{n} masked states; a split of all takes n <= "
                 f"{MAX_VARIABLES}. Run a sample of them: extract(..., states=500)"
             )
-        v = masked_outputs(*given, batch_size, progress=progress)
+        v = masked_outputs(*given, progress=progress)
         v = v.to(device()) if n <= GPU_LAST else v
         noise = 0.02 if noise is None else noise
         result = sparsify(v, noise=noise, tol=tol, few=few, progress=progress).to("cpu")
     else:
         drawn = draw_states(n, states + held_out, seed)
-        v = _outputs(*given, drawn, batch_size, progress)
+        v = masked_outputs(*given, states=drawn, progress=progress)
         noise = 0.002 if noise is None else noise
         result = sparsify_sampled(v, drawn, n, held_out=held_out, noise=noise)
     if names is None:
@@ -240,45 +258,16 @@ def _prepare_images(
             f"layer {layer!r} returns {tuple(shape)} for one image; expected None, to mask "
             f"the image, or a layer that returns (sample, channel, height, width): {maps[:8]}"
         )
-    owners = variables.owners(*shape[2:])[:, None]
-    network, value = Network(model, layer), mask_value.value
-    return Prepared(network, x, owners, value, variables.n, target, where, layout=layout)
-
-
-def _outputs(
-    model: Any,
-    x: Any,
-    target: Any,
-    variables: Variables,
-    mask_value: Value,
-    states: Int[Tensor, " state"] | None,
-    batch_size: int | None,
-    progress: bool,
-) -> Float[Tensor, "sample state"]:
-    """Return v on some states, by default all."""
-    model = unwrapped(model)
-    # A function may compute gradients itself.
-    without = torch.inference_mode if isinstance(model, nn.Module) else torch.no_grad
-    with evaluating(model), without():
-        value: Any = mask_value(model) if callable(mask_value) else mask_value
-        prompts = None
-        if isinstance(variables, TextVariables):
-            prompts = prompts_of(model, x, variables, value)
-        if prompts is None:
-            prepared = prepare(model, x, target, variables, value)
-            every = torch.arange(2**prepared.n) if states is None else states
-            batch = prepared.batch(batch_size)
-            halving(batch, functools.partial(check, prepared, every))
-            if isinstance(variables, TextVariables):
-                check_read_once(prepared.network, prepared.masked(0))
-            v = run_all(prepared, every, batch, progress)
-        else:
-            tokens: Any = target
-            if isinstance(target, Tensor) or not isinstance(target[0], list | tuple):
-                tokens = _labels(target)[:, None].tolist()
-            words = cast(TextVariables, variables)
-            v = causal_outputs(model, prompts, tokens, words, value, states, batch_size, progress)
-    return v.clone()
+    return Prepared(
+        Network(model, layer),
+        x,
+        variables.owners(*shape[2:])[:, None],
+        mask_value.value,
+        variables.n,
+        target,
+        where,
+        layout=layout,
+    )
 
 
 def _count(x: Any, target: Any, variables: Variables) -> int:
@@ -309,6 +298,6 @@ def _labels(target: Any) -> Int[Tensor, " sample"]:
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ValueError(
             f"target is {array.dtype} of shape {array.shape}; expected a whole number per sample: "
-            "the column of its class in the logits, or the next token, as in torch.tensor([0, 2])"
+            "the column of its class in the logits, or the next token"
         )
     return as_tensor(array.astype(np.int64))

@@ -22,18 +22,16 @@ from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from symgen.device import fitting
 from symgen.masking.checks import ALONE, few_states, largest_error
 from symgen.masking.hooks import Network, largest_output, logits_of, replaced, token_ids
 from symgen.masking.states import ALIVE, Masked, Prepared, log_odds, masked_logits, present_at
-from symgen.masking.texts import cache_name, options_of, text_config
+from symgen.masking.texts import cache_name, options_of
 
 # Raised by a model whose cache is of another kind.
 CACHE_ERRORS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
-# Kinds of layers without keys and values.
-RECURRENT = {"linear_attention", "conv", "mamba", "hybrid"}
 
 
 def tree_outputs(
@@ -67,7 +65,7 @@ def tree_outputs(
 def tree_rows(prepared: Prepared) -> int:
     """Return how many rows fit into the free memory, from one pass over the longest prompt."""
     network, longest = prepared.network, int(cast(Tensor, prepared.lengths).argmax())
-    cache = new_cache(network.model)
+    cache = new_cache()
     inputs = {"input_ids": token_ids(prepared.rows(longest)), cache_name(network.model): cache}
     largest = largest_output(network.model, inputs | options_of(network.model, use_cache=True))
     kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
@@ -97,7 +95,7 @@ class PrefixTree:
         self.order = sorted(range(masked.n), key=lambda i: starts[i])
         self.bounds = [0, *sorted(starts), self.ids.shape[1]]
         self.v = torch.empty(2**masked.n, dtype=torch.float64, device=self.ids.device)
-        self._descend(new_cache(network.model), torch.zeros_like(self.ids[0, :1]), 0)
+        self._descend(new_cache(), torch.zeros_like(self.ids[0, :1]), 0)
 
     def _descend(self, cache: Any, states: Int[Tensor, " row"], level: int) -> None:
         """Run one level for some rows, then the levels below it, in batches that fit."""
@@ -135,20 +133,10 @@ class Kept(Exception):
     """All keys and values of a level are in the cache; the rest of the forward is not needed."""
 
 
-def new_cache(model: nn.Module) -> Any:
-    """Return an empty cache of the tree's root.
-
-    Raises:
-        TypeError: for a model with layers that keep a state of the whole text.
-    """
+def new_cache() -> Any:
+    """Return an empty cache of the tree's root."""
     from transformers import DynamicCache
 
-    kinds = RECURRENT.intersection(getattr(text_config(model), "layer_types", None) or ())
-    if kinds:
-        raise TypeError(
-            f"its layers of kind {sorted(kinds)} keep one state of the whole text, not keys and "
-            "values that prefixes can share"
-        )
     cache = DynamicCache()
     cache.layer_class_to_replicate = _tree_layer()
     return cache

@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import operator
 import re
 import warnings
 from collections.abc import Sequence
@@ -13,17 +14,10 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from symgen.device import device_of
-from symgen.masking.causal import warn_of_repeated_start
 from symgen.masking.hooks import evaluating, unwrapped
 from symgen.masking.texts import check_tokens, options_of
-from symgen.masking.variables import (
-    TextVariables,
-    check_texts,
-    phrase_spans,
-    token_offsets,
-    word_spans,
-    words_of,
-)
+from symgen.masking.variables import TextVariables, word_spans
+from symgen.masking.words import check_texts, phrase_spans, token_offsets, words_of
 
 SENTENCE = re.compile(r"(?<=[.!?])\s+")
 # Of a long text, only this many characters are used.
@@ -54,9 +48,11 @@ class Prompt:
     @property
     def labels(self) -> tuple[str, ...]:
         """The variables' texts, numbered if a word occurs again."""
-        words = self.words
-        again = [words[:i].count(word) + 1 for i, word in enumerate(words)]
-        return tuple(w if k == 1 else f"{w} ({k})" for w, k in zip(words, again, strict=True))
+        labels = []
+        for i, word in enumerate(self.words):
+            count = self.words[:i].count(word) + 1
+            labels.append(word if count == 1 else f"{word} ({count})")
+        return tuple(labels)
 
     def _repr_html_(self) -> str:
         """Return the prompt with its variables in bold, and the target; all text is escaped."""
@@ -115,7 +111,8 @@ def first_probability(model: nn.Module, tokenizer: Any, prompt: Prompt) -> float
     Raises:
         ValueError: see `target_tokens` and `check_tokens`.
     """
-    model, (ids, target) = unwrapped(model), target_tokens(prompt, tokenizer)
+    model = unwrapped(model)
+    ids, target = target_tokens(prompt, tokenizer)
     check_tokens(model, [torch.cat([ids, torch.tensor(target)])])
     with evaluating(model):
         output = model(input_ids=ids[None].to(device_of(model)), **options_of(model))
@@ -131,9 +128,6 @@ def target_tokens(prompt: Prompt, tokenizer: Any) -> tuple[Int[Tensor, " positio
     Raises:
         ValueError: if the tokenizer ends every text with a special token, or merges the end of
             the prompt with the target.
-
-    Warns:
-        RepeatedStartWarning: if the prompt begins with two beginning-of-text tokens.
     """
     text = prompt.text + prompt.target
     ids, joint = (tokenizer(part)["input_ids"] for part in (prompt.text, text))
@@ -141,15 +135,13 @@ def target_tokens(prompt: Prompt, tokenizer: Any) -> tuple[Int[Tensor, " positio
         pieces = tokenizer.convert_ids_to_tokens(joint)[-6:]
         raise ValueError(
             f"the tokenizer joins the prompt's end {prompt.text[-12:]!r} with the target "
-            f"{prompt.target!r}, or ends texts with a special token (last pieces: {pieces}). End "
-            'the prompt without a space, and begin the target with it, as in "for one" and " year"'
+            f"{prompt.target!r}, or ends texts with a special token (last pieces: {pieces}). The "
+            'space between them belongs to the target, as in "for one" and " year"'
         )
     pieces = token_offsets(text, tokenizer)[len(ids) :]
     spaces = [not text[start:end].strip(" ") for start, end in pieces]
     begin = len(ids) + (spaces.index(False) if False in spaces else 0)
-    before = torch.tensor(joint[:begin])
-    warn_of_repeated_start(before, getattr(tokenizer, "bos_token_id", None))
-    return before, joint[begin:]
+    return torch.tensor(joint[:begin]), joint[begin:]
 
 
 def prompt_inputs(
@@ -212,37 +204,35 @@ def draw_prompts(
     check_texts(texts)
     generator = np.random.default_rng([seed, 7])
     everyone = [*(tokenizer for _, tokenizer in models), *tokenizers]
-    prompts: list[Prompt] = []
-    unlikely: list[tuple[float, Prompt]] = []
+    chance = operator.itemgetter(0)
+    likely, unlikely = [], []
     for index in generator.permutation(len(texts)).tolist():
-        best = None
+        rated = []
         for prompt in _candidates(texts[index][:CHARACTERS], n, words, generator):
-            if not all(_fits(prompt, tokenizer) for tokenizer in everyone):
-                continue
-            chance = sum(first_probability(m, t, prompt) for m, t in models) / len(models)
-            best = max(best or (chance, prompt), (chance, prompt), key=lambda pair: pair[0])
-            if chance >= probability:
-                prompts.append(prompt)
-                break
-        else:
-            unlikely += [best] if best else []
-        if len(prompts) == samples:
+            if all(_fits(prompt, tokenizer) for tokenizer in everyone):
+                p = sum(first_probability(m, t, prompt) for m, t in models) / len(models)
+                rated.append((p, prompt))
+                if p >= probability:
+                    break
+        if rated:
+            best = max(rated, key=chance)
+            (likely if best[0] >= probability else unlikely).append(best)
+        if len(likely) == samples:
             break
-    if not prompts and not unlikely:
+    if not likely and not unlikely:
         raise ValueError(
             f"none of {len(texts)} texts gives a prompt with n = {n} content words and a target "
             "that all tokenizers separate from it; lower n, or give longer texts"
         )
-    if not prompts:
-        unlikely.sort(key=lambda pair: -pair[0])
+    if not likely:
+        likely = sorted(unlikely, key=chance, reverse=True)[:samples]
         warnings.warn(
             f"none of {len(texts)} texts has a target of probability >= {probability}; the "
-            f"likeliest are used, up to {unlikely[0][0]:.2g}. Lower probability, or train the "
+            f"likeliest are used, up to {likely[0][0]:.2g}. Lower probability, or train the "
             "model longer",
             stacklevel=2,
         )
-        prompts = [prompt for _, prompt in unlikely[:samples]]
-    return prompts
+    return [prompt for _, prompt in likely]
 
 
 def _candidates(text: str, n: int, words: int, generator: np.random.Generator) -> list[Prompt]:
@@ -251,20 +241,18 @@ def _candidates(text: str, n: int, words: int, generator: np.random.Generator) -
     content = content_spans(text)
     begins = [start for (start, _), _ in words_of(text)]
     places = []
-    for number, (at, end) in enumerate(content):
-        if number < n or text[at - 1 : at] != " ":
-            continue
-        # The latest sentence that begins before enough content words.
-        begin = max((s for s in starts if s <= content[number - n][0]), default=0)
-        if sum(begin <= s < at for s in begins) <= words:
+    for first, (at, end) in zip(content, content[n:], strict=False):
+        # The latest sentence that begins before n content words.
+        begin = max(s for s in starts if s <= first[0])
+        if text[at - 1] == " " and sum(begin <= s < at for s in begins) <= words:
             places.append((begin, at, end))
     prompts = []
-    for begin, at, end in [places[i] for i in generator.permutation(len(places))[:PLACES]]:
+    for i in generator.permutation(len(places))[:PLACES]:
+        begin, at, end = places[i]
         usable = [(a - begin, b - begin) for a, b in content if begin <= a < at]
-        chosen = sorted(generator.permutation(len(usable))[:n].tolist())
-        before = text[begin : at - 1].rstrip()
-        spans = tuple(usable[i] for i in chosen)
-        prompts.append(Prompt(before, text[at - 1 : end], spans))
+        chosen = sorted(generator.permutation(len(usable))[:n])
+        spans = tuple(usable[k] for k in chosen)
+        prompts.append(Prompt(text[begin : at - 1].rstrip(), text[at - 1 : end], spans))
     return prompts
 
 

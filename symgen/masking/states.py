@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from symgen.device import Batch, fitting, progress_bar, reproducible_gpu
-from symgen.masking.hooks import Arguments, Network, largest_output
+from symgen.device import Batch, progress_bar, reproducible_gpu
+from symgen.masking.hooks import Arguments, Network
 
 # Activations alive at once, in units of the largest output of a layer.
 ALIVE = 6
@@ -69,15 +69,15 @@ class Prepared:
         rows = slice(first, first + count)
         length = None if self.lengths is None else int(self.lengths[rows].max())
 
-        def row(x: Any) -> Any:
+        def chosen(x: Any) -> Any:
             if not isinstance(x, Tensor) or not x.dim():
                 return x
             x = x[rows] if length is None else x[rows, :length]
             return x.to(self.device, memory_format=self.layout)
 
         if isinstance(self.inputs, Tensor):
-            return row(self.inputs)
-        return {name: row(x) for name, x in self.inputs.items()}
+            return chosen(self.inputs)
+        return {name: chosen(x) for name, x in self.inputs.items()}
 
     def masked(self, first: int, count: int = 1) -> Masked:
         """Return samples ``first`` to ``first + count - 1`` at the masked layer.
@@ -105,13 +105,6 @@ class Prepared:
         target = self.target[first : first + count].to(features.device)
         return Masked(features, owners, self.value.to(features), self.n, inputs, target)
 
-    def batch(self, batch_size: int | None) -> Batch:
-        """Return the number of states per forward pass; by default as many as suit the device."""
-        if batch_size is None:
-            largest = largest_output(self.network.model, self.rows(0))
-            batch_size = fitting(ALIVE * largest, self.device, self.most)
-        return Batch(batch_size)
-
 
 def outputs(
     network: Network,
@@ -132,43 +125,25 @@ def outputs(
 
 def masked_logits(network: Network, masked: Masked, states: Tensor) -> Float[Tensor, "row outcome"]:
     """Return the logits of some samples on masked states, sample by sample."""
-    features = masked_features(masked, states.to(masked.features.device))
-    return network.logits_above(features, repeat(masked.inputs, states.shape[-1]))
-
-
-def masked_features(masked: Masked, states: Tensor) -> Float[Tensor, "row ..."]:
-    """Return features masked by state, sample by sample.
-
-    Masking is one gather from a table of masked and then of kept values, a row for every position:
-    exact, and three times faster than `torch.where`.
-    """
-    features, owners = masked.features, masked.owners
-    shape = features.shape
-    # Axes of positions come before those along which all values are masked alike.
-    axes = sorted(range(1, features.dim()), key=lambda axis: owners.shape[axis] == 1)
-    both = torch.stack([masked.value.expand(shape), features])
-    table = both.permute(0, 1, *(axis + 1 for axis in axes)).reshape(2 * owners.numel(), -1)
-    keep = present_at(owners.flatten(1), states, masked.n)
-    position = torch.arange(owners.numel(), device=owners.device, dtype=torch.int32)
-    row = position.view(len(owners), 1, -1) + keep * owners.numel()
-    chosen = table.index_select(0, row.flatten()).view(-1, *(shape[axis] for axis in axes))
-    chosen = chosen.movedim(list(range(1, features.dim())), axes)
+    features = masked.features
+    keep = present_at(masked.owners, states.to(features.device), masked.n)
+    rows = torch.where(keep, features[:, None], masked.value).flatten(0, 1)
+    layout = torch.contiguous_format
     if features.dim() == 4 and features.is_contiguous(memory_format=torch.channels_last):
-        return chosen.contiguous(memory_format=torch.channels_last)
-    return chosen.contiguous()
+        layout = torch.channels_last
+    rows = rows.contiguous(memory_format=layout)
+    return network.logits_above(rows, repeat(masked.inputs, states.shape[-1]))
 
 
 def present_at(
-    owners: Int[Tensor, "sample position"],
+    owners: Int[Tensor, "sample *position"],
     states: Int[Tensor, " state"] | Int[Tensor, "sample state"],
     n: int,
-) -> Bool[Tensor, "sample state position"]:
+) -> Bool[Tensor, "sample state *position"]:
     """Return which positions are not masked in each state, of all samples or of each."""
-    bits = states[..., None] >> torch.arange(n, device=states.device) & 1
-    present = nn.functional.pad(bits.bool(), (0, 1), value=True)
-    if states.dim() == 1:
-        return present.T[owners].movedim(-1, 1)
-    return present.gather(-1, owners.long()[:, None].expand(-1, states.shape[1], -1))
+    # Positions of no variable have the owner n, so bit n is always set.
+    bits = (states | 1 << n).view(*states.shape, *[1] * (owners.dim() - 1))
+    return (bits >> owners[:, None] & 1).bool()
 
 
 def repeat(inputs: Arguments, states: int) -> Arguments:
@@ -195,9 +170,10 @@ def log_odds(
     """
     target = target.to(logits.device).long()[:, None]
     size = max(1, AT_ONCE // logits.shape[1])
+    exact = torch.promote_types(logits.dtype, torch.float32)
     v = []
     for rows, label in zip(logits.split(size), target.split(size), strict=True):
-        rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+        rows = rows.to(exact)
         others = rows.scatter(1, label, -math.inf)
         v.append(rows.gather(1, label)[:, 0] - others.logsumexp(dim=1))
     return torch.cat(v)
@@ -234,25 +210,18 @@ def run_all(
                 if not network.is_causal:  # Prompts run one at a time.
                     count = max(1, min(batch.size // total, samples - first))
                 masked = prepared.masked(first, count)
+                rows = slice(first, first + count)
                 if compute is not None:
-                    part = compute(network, masked, states, batch.size)
+                    v[rows] = compute(network, masked, states, batch.size).cpu()
                 else:
-                    parts = []
-                    for some in states.split(max(1, batch.size // count)):
-                        parts.append(outputs(network, masked, some))
-                        bar.update(parts[-1].numel())
-                    part = torch.cat(parts, 1)
-                v[first : first + count] = part.cpu()
-                check_finite(v[first : first + count], first, states)
+                    size = max(1, batch.size // count)
+                    for start in range(0, total, size):
+                        some = slice(start, start + size)
+                        v[rows, some] = outputs(network, masked, states[some]).cpu()
+                        bar.update(v[rows, some].numel())
+                check_finite(v[rows], first, states)
                 first += count
     return v
-
-
-def halving(batch: Batch, work: Callable[[int], Any]) -> Any:
-    """Return work(batch.size), again with half the size whenever memory runs out."""
-    while True:
-        with batch.halving():
-            return work(batch.size)
 
 
 def check_finite(

@@ -1,15 +1,14 @@
 """Texts as networks read them: token ids, their padding, and the variables of both."""
 
-import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from symgen.device import device_of
-from symgen.masking.hooks import Network, accepts, call, describe, logits_of
+from symgen.masking.hooks import Network, accepts, call, describe, logits_of, parameters_of
 from symgen.masking.mask_values import MaskValue, vocabulary_size, word_embedding
 from symgen.masking.states import Prepared
 from symgen.masking.variables import TextVariables
@@ -28,15 +27,19 @@ def prepare_texts(
 ) -> Prepared:
     """Return the samples of a text classifier; see `masked_outputs`."""
     ids, present = ids_and_mask(model, x, variables)
-    inputs = dict(x) if isinstance(x, Mapping) else x
     lengths = None
     # Networks of `transformers` take any length; others may rely on the one that they get.
     if hasattr(model, "config") and (isinstance(x, Tensor) or set(x) <= PER_TOKEN):
         lengths = present.sum(1)
-    owners = variables.owners(ids.shape[1])[..., None]
-    network = Network(model, mask_value.layer)
     return Prepared(
-        network, inputs, owners, mask_value.value, variables.n, target, device_of(model), lengths
+        Network(model, mask_value.layer),
+        dict(x) if isinstance(x, Mapping) else x,
+        variables.owners(ids.shape[1])[..., None],
+        mask_value.value,
+        variables.n,
+        target,
+        device_of(model),
+        lengths,
     )
 
 
@@ -67,8 +70,9 @@ def prompts_of(
     ids, present = ids_and_mask(model, x, variables)
     prompts = [row[keep] for row, keep in zip(ids, present, strict=True)]
     check_tokens(model, prompts)
-    # The target does not matter here.
-    first = prepare_texts(model, x, ids[:, 0], variables, cast(MaskValue, mask_value)).rows(0)
+    # Neither target nor mask value matter here.
+    nothing = MaskValue(torch.zeros(()), name)
+    first = prepare_texts(model, x, ids[:, 0], variables, nothing).rows(0)
     if logits_of(call(model, first), 1).dim() == 2:
         return None
     other = set(x) - OF_PROMPTS if isinstance(x, Mapping) else ()
@@ -136,7 +140,8 @@ def check_tokens(model: nn.Module, prompts: Sequence[Tensor]) -> None:
     Raises:
         ValueError: for unknown tokens, texts that are too long, and encoder-decoder networks.
     """
-    name, config = type(model).__name__, getattr(model, "config", None)
+    name = type(model).__name__
+    config: Any = getattr(model, "config", None)
     if getattr(config, "is_encoder_decoder", False):
         raise ValueError(
             f"{name} is an encoder-decoder network, which is not supported; use an encoder with a "
@@ -154,24 +159,19 @@ def check_tokens(model: nn.Module, prompts: Sequence[Tensor]) -> None:
                 f"a text has the token {int(wrong[0])}, but {name} has tokens 0..{count - 1}; use "
                 "the tokenizer of this model"
             )
-    config = text_config(model)
-    limit, longest = getattr(config, "max_position_embeddings", None), max(map(len, prompts))
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    if limit is not None and 0 < limit < longest and "dynamic" not in str(rope):
+    if hasattr(config, "get_text_config"):
+        config = config.get_text_config()
+    limit = getattr(config, "max_position_embeddings", None) or torch.inf
+    longest = max(map(len, prompts))
+    # Rotary positions of some kinds are stretched for longer texts.
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    if longest > limit > 0 and "dynamic" not in str(rope):
         raise ValueError(f"a text has {longest} tokens, but {name} reads {limit}; shorten it")
-
-
-def text_config(model: nn.Module) -> Any:
-    """Return the configuration of a network's text part; None if it has none."""
-    config: Any = getattr(model, "config", None)
-    return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 def cache_name(model: nn.Module) -> str:
     """Return the argument that takes the cache: past_key_values before transformers 5.24."""
-    inner: Any = getattr(model, "get_base_model", lambda: model)()
-    named = "cache" in inspect.signature(inner.forward).parameters
-    return "cache" if named else "past_key_values"
+    return "cache" if "cache" in parameters_of(model) else "past_key_values"
 
 
 def options_of(model: nn.Module, **options: Any) -> dict[str, Any]:
@@ -180,7 +180,6 @@ def options_of(model: nn.Module, **options: Any) -> dict[str, Any]:
     With a large vocabulary, logits are the largest thing that a language model computes.
     """
     taken = {name: value for name, value in options.items() if accepts(model, name)}
-    inner: Any = getattr(model, "get_base_model", lambda: model)()
-    if "logits_to_keep" in inspect.signature(inner.forward).parameters:
+    if "logits_to_keep" in parameters_of(model):
         taken["logits_to_keep"] = 1
     return taken

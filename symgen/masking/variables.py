@@ -1,7 +1,5 @@
 """The input variables of a sample: patches of an image, or words and phrases of a text."""
 
-import functools
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +9,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-# A letter or digit with its combining marks and joiners: a word is never cut inside of one.
-LETTER = r"[\p{L}\p{N}][\p{M}\u200c\u200d]*"
-WORD = rf"(?:{LETTER})+(?:['\u2019](?:{LETTER})+)*"
-# Special tokens as chat templates write them, with the role after the start of a turn.
-SPECIAL = re.compile(
-    r"(?:<\|(?:im_start|start_header_id|start)\|>|<start_of_turn>)\w*|<[|\uff5c][^|\uff5c]*[|\uff5c]>"
-    r"|<\w+_of_\w+>|</?(?:s|bos|eos|pad|unk|mask)>|<</?SYS>>|\[/?(?:INST|CLS|SEP|MASK|PAD|UNK|BOS|EOS)\]"
-)
+from symgen.masking.words import check_texts, token_offsets, tokens_within, words_of
+
 # The second axis of images is the channel.
 CHANNELS = (1, 3, 4)
 
@@ -88,10 +80,9 @@ class ImageVariables:
         """
         variable = torch.full((len(self), self.grid**2), self.n)
         variable.scatter_(1, self.patches.cpu().long(), torch.arange(self.n).expand(len(self), -1))
-        row, column = (
-            torch.repeat_interleave(torch.arange(self.grid), torch.tensor(self.edges(size)).diff())
-            for size in (height, width)
-        )
+        cell = torch.arange(self.grid)
+        row = cell.repeat_interleave(torch.tensor(self.edges(height)).diff())
+        column = cell.repeat_interleave(torch.tensor(self.edges(width)).diff())
         return variable[:, row[:, None] * self.grid + column]
 
     def boxes(self, height: int, width: int) -> Int[Tensor, "sample n 4"]:
@@ -114,9 +105,8 @@ def check_axes(shape: Sequence[int]) -> None:
     if len(shape) == 4 and shape[3] in CHANNELS and min(shape[1:3]) > max(CHANNELS):
         raise ValueError(
             f"x has shape {tuple(shape)}, which looks like (sample, height, width, channel); "
-            "patches are cut from the last two axes. Expected (sample, channel, height, width): "
-            "x.transpose(0, 3, 1, 2). If the function needs channels last, give its variables as "
-            "numbers: draw_patches(...).owners(height, width)[..., None], with n for none as -1"
+            "expected (sample, channel, height, width). For a function that needs channels last, "
+            "pass numbers: draw_patches(...).owners(height, width)[..., None], with n as -1"
         )
 
 
@@ -141,10 +131,10 @@ def draw_patches(count: int, n: int = 10, grid: int = 5, seed: int = 0) -> Image
             f"n = {n}, but a {grid}x{grid} grid has {grid**2} patches; use n in 1..{grid**2} or a "
             "finer grid"
         )
-    drawn = [
-        np.sort(np.random.default_rng([seed, i]).permutation(grid**2)[:n]) for i in range(count)
-    ]
-    patches = torch.from_numpy(np.array(drawn, dtype=np.int64).reshape(count, n))
+    patches = torch.empty(count, n, dtype=torch.int64)
+    for i in range(count):
+        drawn = np.random.default_rng([seed, i]).permutation(grid**2)[:n]
+        patches[i] = torch.from_numpy(np.sort(drawn))
     return ImageVariables(patches, grid)
 
 
@@ -168,7 +158,8 @@ class TextVariables:
     lengths: tuple[int, ...] = ()
 
     def __post_init__(self):
-        if len(counts := {len(sample) for sample in self.groups}) > 1:
+        counts = {len(sample) for sample in self.groups}
+        if len(counts) > 1:
             raise ValueError(
                 f"samples have {sorted(counts)} variables; expected the same number for each"
             )
@@ -247,58 +238,25 @@ def draw_words(
         ValueError: if no text has n content words, or an entry is not a text.
     """
     check_texts(texts)
-    kept, groups, words, lengths, most = [], [], [], [], 0
+    kept, parts, most = [], [], 0
     for index, text in enumerate(texts):
         offsets = token_offsets(text, tokenizer, max_length)
-        content = []
-        for span, is_content in words_of(text):
-            group = _tokens_within(text, offsets, *span)
-            if is_content and group:
-                content.append((group, text[slice(*span)]))
-        most = max(most, len(content))
-        if len(content) >= n:
-            order = sorted(np.random.default_rng([seed, index]).permutation(len(content))[:n])
+        spans = [
+            span
+            for span, is_content in words_of(text)
+            if is_content and tokens_within(text, offsets, *span)
+        ]
+        most = max(most, len(spans))
+        if len(spans) >= n:
+            order = sorted(np.random.default_rng([seed, index]).permutation(len(spans))[:n])
             kept.append(index)
-            groups.append(tuple(content[i][0] for i in order))
-            words.append(tuple(content[i][1] for i in order))
-            lengths.append(len(offsets))
+            parts.append(_of_spans(text, [spans[i] for i in order], offsets))
     if not kept:
         raise ValueError(
             f"none of the {len(texts)} texts has n = {n} content words; the most is {most}. "
             f"Use n <= {most}, or longer texts"
         )
-    return TextVariables(tuple(groups), tuple(words), tuple(lengths)), torch.tensor(kept)
-
-
-def words_of(text: str) -> list[tuple[tuple[int, int], bool]]:
-    """Return the span of every word, and whether it is a content word.
-
-    A word is a run of letters, digits and their marks, in any script; where a script has no spaces,
-    a whole run. English stop words are no content words, nor are the special tokens of a chat.
-
-    Example:
-        >>> words_of("It's the sun.")
-        [((0, 4), False), ((5, 8), False), ((9, 12), True)]
-    """
-    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-    special = [match.span() for match in SPECIAL.finditer(text)]
-    words = []
-    for word in _pattern(WORD).finditer(text):
-        start, end = word.span()
-        whole = word[0].lower()
-        stops = whole in ENGLISH_STOP_WORDS or re.split("['\u2019]", whole)[0] in ENGLISH_STOP_WORDS
-        inside = any(first < end and start < last for first, last in special)
-        words.append(((start, end), not stops and not inside))
-    return words
-
-
-@functools.cache
-def _pattern(pattern: str) -> Any:
-    """Return a pattern with classes of Unicode, which the standard library lacks."""
-    import regex  # comes with transformers
-
-    return regex.compile(pattern)
+    return TextVariables.stack(parts), torch.tensor(kept)
 
 
 def word_spans(text: str, spans: Sequence[tuple[int, int]], tokenizer: Any) -> TextVariables:
@@ -319,10 +277,15 @@ def word_spans(text: str, spans: Sequence[tuple[int, int]], tokenizer: Any) -> T
         ValueError: for a span outside the text, without any token, that overlaps another, or
             whose border lies inside a token.
     """
-    offsets = token_offsets(text, tokenizer)
+    return _of_spans(text, spans, token_offsets(text, tokenizer))
+
+
+def _of_spans(
+    text: str, spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]
+) -> TextVariables:
     groups = []
     for start, end in spans:
-        group = _tokens_within(text, offsets, start, end)
+        group = tokens_within(text, offsets, start, end)
         if not group or start < 0 or end > len(text):
             pieces = [text[a:b] for a, b in offsets if a < end and b > start]
             raise ValueError(
@@ -332,89 +295,3 @@ def word_spans(text: str, spans: Sequence[tuple[int, int]], tokenizer: Any) -> T
         groups.append(group)
     words = tuple(text[start:end] for start, end in spans)
     return TextVariables((tuple(groups),), (words,), (len(offsets),))
-
-
-def phrase_spans(text: str, phrases: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the character span of each phrase in the text, searched from left to right.
-
-    Give phrases in text order: each is searched after the phrase before it.
-
-    Raises:
-        ValueError: for a phrase that does not occur there.
-
-    Example:
-        >>> phrase_spans("The earth goes around the sun", ["earth", "the sun"])
-        [(4, 9), (22, 29)]
-    """
-    spans, at = [], 0
-    for phrase in phrases:
-        whole = rf"(?<![\w\p{{M}}]){re.escape(phrase)}(?![\w\p{{M}}])"
-        match = _pattern(whole).search(text, at)
-        if not phrase or match is None:
-            raise ValueError(
-                f"phrase {phrase!r} does not occur as a whole in {text[at:]!r}; give phrases in "
-                "the order of the text, spelled as in the text"
-            )
-        spans.append(match.span())
-        at = match.end()
-    return spans
-
-
-def check_texts(texts: Sequence) -> None:
-    """Refuse anything but a sequence of texts.
-
-    Raises:
-        ValueError: for a single text, or an entry that is not a text.
-    """
-    if isinstance(texts, str):
-        raise ValueError(f"expected a list of texts, got one text: {texts[:40]!r}")
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ValueError(f"text {index} is {text!r}; expected a string: leave such rows out")
-
-
-def token_offsets(
-    text: str, tokenizer: Any, max_length: int | None = None
-) -> list[tuple[int, int]]:
-    """Return the characters (start, end) of each token; (0, 0) for special tokens."""
-    if not getattr(tokenizer, "is_fast", False):
-        raise ValueError(
-            f"{type(tokenizer).__name__} reports no character offsets; load a fast tokenizer, for "
-            "instance with AutoTokenizer.from_pretrained(...)"
-        )
-    encoding = tokenizer(
-        text,
-        return_offsets_mapping=True,
-        return_special_tokens_mask=True,
-        truncation=max_length is not None,
-        max_length=max_length,
-    )
-    offsets = []
-    at = 0
-    for (start, end), special in zip(
-        encoding["offset_mapping"], encoding["special_tokens_mask"], strict=True
-    ):
-        if special:
-            start, end = 0, 0
-        elif start == end:
-            # Some tokenizers cut the first character off such a piece, as if it were a space.
-            start = min(at, end)
-        offsets.append((start, end))
-        at = max(at, end)
-    return offsets
-
-
-def _tokens_within(
-    text: str, offsets: Sequence[tuple[int, int]], start: int, end: int
-) -> tuple[int, ...]:
-    """Return the tokens of a span; none if its border lies inside a token, or it has none."""
-    group, covered = [], start
-    for index, (first, last) in enumerate(offsets):
-        while first < last and text[first].isspace() and first < start:
-            first += 1  # A token such as " earth" begins with the space before the word.
-        if first < last and first < end and last > start:
-            if first < start or last > end:
-                return ()
-            group.append(index)
-            covered = last
-    return () if text[covered:end].strip() else tuple(group)

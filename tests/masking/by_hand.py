@@ -3,6 +3,11 @@
 import torch
 
 
+def equal(v, expected, atol=1e-5):
+    """Assert that two results differ by rounding only."""
+    torch.testing.assert_close(v, expected, atol=atol, rtol=0)
+
+
 def odds(logits, label):
     """log p / (1 - p) as it is defined, in float64."""
     p = logits.double().softmax(-1)

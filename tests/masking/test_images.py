@@ -109,7 +109,7 @@ def test_equals_masking_by_hand_for_every_batch_size(images, kind, layer):
     assert v.dtype == torch.float64 and expected.std(1).min() > 2e-4
     for size in (None, 1, 5, 35):
         v = masked_outputs(*given, size)
-        torch.testing.assert_close(v, expected, atol=1e-5, rtol=0)
+        by_hand.equal(v, expected)
 
 
 @pytest.mark.parametrize("layer", ["first_relu", "layer1.0.conv1"])
@@ -120,7 +120,7 @@ def test_networks_of_torchvision(layer):
     model = torchvision.models.get_model("resnet18", num_classes=5).eval()
     x, target, variables = torch.randn(1, 3, 32, 32), torch.tensor([2]), draw_patches(1, n=2)
     given = model, x, target, variables, mean_feature(model, x, layer)
-    torch.testing.assert_close(masked_outputs(*given), by_hand.of_images(*given), atol=1e-5, rtol=0)
+    by_hand.equal(masked_outputs(*given), by_hand.of_images(*given))
 
 
 def vision(name):
@@ -161,7 +161,7 @@ def test_layers_without_a_map_are_refused_with_those_that_have_one(name):
     with pytest.raises(ValueError, match=rf"{wrong}. returns .* for one image; .*{layer}"):
         masked_outputs(model, x, target, variables, MaskValue(torch.zeros(()), wrong))
     given = model, x, target, variables, mean_feature(model, x, layer)
-    torch.testing.assert_close(masked_outputs(*given), by_hand.of_images(*given), atol=1e-5, rtol=0)
+    by_hand.equal(masked_outputs(*given), by_hand.of_images(*given))
 
 
 def test_the_mean_feature_is_the_mean_of_each_channel_and_position(images, monkeypatch):
@@ -197,7 +197,7 @@ def test_outputs_have_gradients_on_chosen_states(images):
     chosen = torch.tensor([[0, 5], [7, 2], [3, 3]])
     prepared = prepare(model, x, target, variables, value)
     out = outputs(prepared.network, prepared.masked(0, 3), chosen)
-    torch.testing.assert_close(out.double(), v.gather(1, chosen), atol=1e-5, rtol=0)
+    by_hand.equal(out.double(), v.gather(1, chosen))
     out.sum().backward()
     assert model.features[0].weight.grad.abs().sum() > 0
 
@@ -228,7 +228,7 @@ def test_memory_that_runs_out_halves_the_batch(images, monkeypatch):
     with pytest.warns(BatchSizeWarning) as caught:
         v = masked_outputs(*given, 16)
     assert len(caught) == 3
-    torch.testing.assert_close(v, expected, atol=1e-5, rtol=0)
+    by_hand.equal(v, expected)
     monkeypatch.setattr(device, "free_memory", lambda where: 2**20)
     with pytest.raises(MemoryError, match="fewer variables"):
         masked_outputs(model, x, target, draw_patches(3, n=20), given[-1])
