@@ -222,9 +222,8 @@ def low_orders(table: pd.DataFrame) -> Contrasts:
     before = control(f"{label}, before training", ahead.iloc[:, 0])
     above = control(ABOVE, last(table, "excess_low") - last(table, "excess_rest"))
     share = control("share of strength at orders from 6 on", _share_from(table, 6))
-    rest = []
-    if "H_rest" in set(table["quantity"]):  # older trainings lack it
-        rest = [control(LEAD, last(table, "H_low") - last(table, "H_rest"))]
+    known = "H_rest" in set(table["quantity"])  # older trainings lack it
+    rest = [control(LEAD, last(table, "H_low") - last(table, "H_rest"))] if known else []
     return [main, before, above, share, *rest, *_nulls(table)]
 
 

@@ -129,10 +129,14 @@ class LanguageStudy(Settings):
             texts = texts + self.texts["target"]
         names = ("width", "layers", "length", "tail", "epochs", "learning_rate", "dtype")
         return open_language_model(
-            (self.model, self.baseline)[k], texts[: self.train_size], self.texts["test"],
-            words=self.vocabularies[k], seed=self.model_seed + k, device_map=self.device_map,
+            (self.model, self.baseline)[k],
+            texts[: self.train_size],
+            self.texts["test"],
+            words=self.vocabularies[k],
+            seed=self.model_seed + k,
+            device_map=self.device_map,
             **{name: getattr(self, name) for name in names},
-        )  # fmt: skip
+        )
 
     @functools.cached_property
     def prompts(self) -> list[Prompt]:
@@ -141,9 +145,14 @@ class LanguageStudy(Settings):
 
     def _draw(self, texts: Sequence[str], judges: Sequence[LanguageModel]) -> list[Prompt]:
         return draw_prompts(
-            texts, [(x.model, x.tokenizer) for x in judges], self.samples, self.n,
-            self.probability, tokenizers=[self.models[1].tokenizer], seed=self.seed,
-        )  # fmt: skip
+            texts,
+            [(x.model, x.tokenizer) for x in judges],
+            self.samples,
+            self.n,
+            self.probability,
+            tokenizers=[self.models[1].tokenizer],
+            seed=self.seed,
+        )
 
     def outputs(
         self, model: LanguageModel, prompts: Sequence[Prompt] | None = None, masking: str = ""
@@ -158,9 +167,12 @@ class LanguageStudy(Settings):
         return self._outputs(model.key, lambda: model, prompts, masking)
 
     def _outputs(
-        self, key: Mapping | None, load: Callable[[], LanguageModel],
-        prompts: Sequence[Prompt] | None, masking: str,
-    ) -> Tensor:  # fmt: skip
+        self,
+        key: Mapping | None,
+        load: Callable[[], LanguageModel],
+        prompts: Sequence[Prompt] | None,
+        masking: str,
+    ) -> Tensor:
         masking = masking or self.masking
         prompts = self.prompts if prompts is None else prompts
 
@@ -178,9 +190,12 @@ class LanguageStudy(Settings):
         return torch.cat([one(prompt) for prompt in bar])
 
     def interactions(
-        self, model: LanguageModel, prompts: Sequence[Prompt] | None = None, masking: str = "",
+        self,
+        model: LanguageModel,
+        prompts: Sequence[Prompt] | None = None,
+        masking: str = "",
         few: bool = False,
-    ) -> Interactions:  # fmt: skip
+    ) -> Interactions:
         """Return the interactions of a model on the prompts, which know their words.
 
         Args:
@@ -224,10 +239,19 @@ class LanguageStudy(Settings):
 
         def tuned(part: str, seed: int, checkpoints: int | Sequence[int]) -> TrainingRun:
             return train_causal_lm(
-                base.model, tokenizer, pieces(part), pieces("test"), {"old": old}, base.name,
-                self.tune_dataset, seed=seed, epochs=self.tune_epochs, checkpoints=checkpoints,
-                learning_rate=self.tune_rate, **{name: getattr(self, name) for name in names},
-            )  # fmt: skip
+                base.model,
+                tokenizer,
+                pieces(part),
+                pieces("test"),
+                {"old": old},
+                base.name,
+                self.tune_dataset,
+                seed=seed,
+                epochs=self.tune_epochs,
+                checkpoints=checkpoints,
+                learning_rate=self.tune_rate,
+                **{name: getattr(self, name) for name in names},
+            )
 
         return tuned("target", self.seed, self.checkpoints), tuned("baseline", self.seed + 1, 1)
 

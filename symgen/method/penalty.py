@@ -273,9 +273,14 @@ def drawn_states(
 
 
 def penalty_of(
-    study: Study, strength: float, m: int = 6, pool: int = 64, penalized: int = 4, every: int = 4,
+    study: Study,
+    strength: float,
+    m: int = 6,
+    pool: int = 64,
+    penalized: int = 4,
+    every: int = 4,
     random: bool = False,
-) -> Penalty:  # fmt: skip
+) -> Penalty:
     """Return the penalty of a study, whose first baseline decides what generalizes.
 
     Args:
@@ -290,9 +295,19 @@ def penalty_of(
     samples, variables = small.drawn(part)
     baseline = small.interactions(small.trained(1), -1, part)
     return Penalty(
-        samples.x, samples.y, variables, baseline, study.masked, strength, penalized, every,
-        random=random, noise=study.noise, tol=study.tol, seed=study.seed,
-    )  # fmt: skip
+        samples.x,
+        samples.y,
+        variables,
+        baseline,
+        study.masked,
+        strength,
+        penalized,
+        every,
+        random=random,
+        noise=study.noise,
+        tol=study.tol,
+        seed=study.seed,
+    )
 
 
 def measure_penalty(

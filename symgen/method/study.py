@@ -193,9 +193,13 @@ class Study(Settings):
 
         def load() -> Data:
             return load_dataset(
-                self.dataset, self.train_size, self.label_noise, self._split, seed=self.seed,
+                self.dataset,
+                self.train_size,
+                self.label_noise,
+                self._split,
+                seed=self.seed,
                 **data_options(self.network),
-            )  # fmt: skip
+            )
 
         return self._once("data", OF_DATA, load)
 
@@ -239,9 +243,14 @@ class Study(Settings):
             **changes: changed arguments of `train`, such as ``term`` or a setting of the training.
         """
         return train(
-            self.network, self.data, self.names[k], self.training, seed=self.seed + k,
-            options=dict(self.options), **changes,
-        )  # fmt: skip
+            self.network,
+            self.data,
+            self.names[k],
+            self.training,
+            seed=self.seed + k,
+            options=dict(self.options),
+            **changes,
+        )
 
     def untrained(self, k: int = 1) -> Checkpoints:
         """Return network k before training, with batch-norm statistics of its training samples."""
@@ -302,9 +311,13 @@ class Study(Settings):
         return mean_feature(model, batches, masked)
 
     def outputs(
-        self, run: Network, step: int = -1, part: str = "test",
-        classes: Int[Tensor, " sample"] | None = None, rows: Any = None,
-    ) -> Float[Tensor, "row state"]:  # fmt: skip
+        self,
+        run: Network,
+        step: int = -1,
+        part: str = "test",
+        classes: Int[Tensor, " sample"] | None = None,
+        rows: Any = None,
+    ) -> Float[Tensor, "row state"]:
         """Return v of a network on all masked states of the samples; stored in the cache.
 
         Args:
@@ -340,9 +353,13 @@ class Study(Settings):
         return cached("outputs", key, compute, enabled=network is not None)["v"]
 
     def interactions(
-        self, run: Network, step: int = -1, part: str = "test",
-        classes: Int[Tensor, " sample"] | None = None, rows: Any = None,
-    ) -> Interactions:  # fmt: skip
+        self,
+        run: Network,
+        step: int = -1,
+        part: str = "test",
+        classes: Int[Tensor, " sample"] | None = None,
+        rows: Any = None,
+    ) -> Interactions:
         """Return the interactions of a network on the samples; stored in the cache.
 
         Args:

@@ -37,9 +37,13 @@ from symgen.names import unknown
 COLUMNS = ["seed", "step", "quantity", "order", "sign", "value"]
 RECORDS = ["epoch", "train_loss", "test_loss", "train_accuracy", "test_accuracy"]
 NULLS = (
-    "untrained", "other_class", "untrained_low", "untrained_rest", "untrained_chance",
+    "untrained",
+    "other_class",
+    "untrained_low",
+    "untrained_rest",
+    "untrained_chance",
     "untrained_agreement",
-)  # fmt: skip
+)
 
 
 def measure(

@@ -26,9 +26,18 @@ from symgen.device import end_with, progress_bar
 from symgen.storage import VERSION, DamagedFileWarning, atomic, cache_folder, fingerprint
 
 INDEX = [
-    "study", "seed", "settings", "version", "commit", "device", "torch", "seconds", "date", "rows",
+    "study",
+    "seed",
+    "settings",
+    "version",
+    "commit",
+    "device",
+    "torch",
+    "seconds",
+    "date",
+    "rows",
     "checksum",
-]  # fmt: skip
+]
 #: Measured trainings of the book, if it is there.
 BOOK = Path(__file__).resolve().parents[2] / "data" / "trainings"
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from matplotlib.colors import to_hex
 from PIL import ImageColor
-from scipy import stats
 
 from symgen import figures
 from symgen.interactions import Interactions
+from symgen.method.statistics import interval
 
 
 @pytest.fixture(autouse=True)
@@ -35,11 +35,6 @@ def texts(axis):
 
 def legend(figure):
     return [text.get_text() for box in figure.legends for text in box.get_texts()]
-
-
-def t_interval(values):
-    reach = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
-    return np.mean(values) - reach, np.mean(values) + reach
 
 
 def trainings():
@@ -135,7 +130,7 @@ def test_curves_are_means_over_seeds_with_t_bands():
     assert to_hex(line.get_color()) == to_hex(chance.get_color()) == green
     assert (line.get_linestyle(), chance.get_linestyle()) == ("-", "--")
     band = first.collections[0].get_paths()[0].vertices
-    expected = [bound for _, values in steps for bound in t_interval(values)]
+    expected = [bound for _, values in steps for bound in interval(values)[1:]]
     assert all(np.isclose(band[:, 1], bound).any() for bound in expected)
     assert set(boundary.get_xdata()) == {10} and texts(first.texts) == [" $t_1$"]
     assert legend(figure) == ["generalization power H", "chance level"]
@@ -249,7 +244,7 @@ def test_repeats_show_every_training_next_to_the_mean(by):
         values = rows.groupby("label")["value"]
         assert np.allclose(container.lines[0].get_xdata(), values.mean())
         bounds = np.array(container.lines[2][0].get_segments())[:, :, 0]
-        assert np.allclose(bounds, [t_interval(one) for _, one in values])
+        assert np.allclose(bounds, [interval(one)[1:] for _, one in values])
     # Each mean lies in the row of its dots, and below them on the page.
     assert drawn[0].get_ydata()[0] < means[0].lines[0].get_ydata()[0] < 0.5
     names = legend(figure) if "group" in by else [ax.get_title() for ax in figure.axes]

@@ -21,12 +21,14 @@ import torch
 from torch import Tensor, nn
 
 import symgen
+from symgen.masking.mask_values import MaskValue
 from symgen.masking.variables import ImageVariables, TextVariables
 from symgen.method import generalization as measures, removal as removals
 from symgen.method.penalty import Penalty
 from symgen.models.architectures import SmallCNN
 from symgen.models.registry import NETWORKS, Network
 from symgen.split.sampled import sparsify_sampled
+from symgen.transforms import and_or_outputs, interaction_order
 
 FOLDER = Path(__file__).resolve().parent
 DIGITS = 12
@@ -73,26 +75,9 @@ def images(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     return normal(seed + 1, count, 1, 10, 10), y, patches.sort(1).values
 
 
-def bits(n: int) -> Tensor:
-    """Return which variable is present in which state, (2**n, n)."""
-    return (torch.arange(2**n)[:, None] >> torch.arange(n) & 1).bool()
-
-
-def orders(n: int) -> Tensor:
-    return bits(n).sum(1)
-
-
-def logical(effects: Tensor) -> Tensor:
-    """Return what effects (..., 2, 2**n) add up to on every state, from the definition (Eq. 3)."""
-    states = torch.arange(effects.shape[-1])
-    both = states[:, None] & states
-    inside, meets = (both == states).to(effects), (both > 0).to(effects)
-    return effects[..., 0, :] @ inside.T + effects[..., 1, :] @ meets.T
-
-
 def planted(n: int, samples: int, count: int, seed: int) -> Tensor:
     """Return effects (sample, 2, 2**n), `count` ANDs and as many ORs of orders up to 3."""
-    chance, order = drawing(seed), orders(n)
+    chance, order = drawing(seed), interaction_order(n)
     effects = torch.zeros(samples, 2, 2**n, dtype=torch.float64)
     for row in range(samples):
         for kind in (0, 1):
@@ -106,27 +91,19 @@ def planted(n: int, samples: int, count: int, seed: int) -> Tensor:
 
 def planted_outputs() -> Tensor:
     """Return v of three samples, n = 7: planted effects and noise."""
-    return 0.3 + logical(planted(7, 3, 3, 102)) + 0.01 * normal(202, 3, 2**7)
+    return 0.3 + and_or_outputs(planted(7, 3, 3, 102)) + 0.01 * normal(202, 3, 2**7)
 
 
 def network_outputs() -> Tensor:
-    """Return v of a CNN on two samples, n = 7, the pixels masked by 0; without the package."""
+    """Return v of a CNN on two samples, n = 7, the pixels masked by 0."""
     x, y, patches = images(2, 61)
-    model, rows = built(Cnn, 22), []
-    cells = (torch.arange(10)[:, None] // 2 * 5 + torch.arange(10) // 2).flatten()
-    for image, label, cell in zip(x, y, patches, strict=True):
-        owner = cells[:, None] == cell
-        gone = (owner.double() @ (~bits(7)).double().T).T.reshape(-1, 1, 10, 10)
-        with torch.no_grad():
-            z = model(image * (1 - gone))
-        others = z[:, torch.arange(4) != label].logsumexp(1)
-        rows.append(z[:, label] - others)
-    return torch.stack(rows)
+    value = MaskValue(torch.zeros(()), None)
+    return symgen.masked_outputs(built(Cnn, 22), x, y, ImageVariables(patches, 5), value)
 
 
 def drawn(seed: int, like: Tensor | None = None) -> Tensor:
     """Return random effects of four samples, n = 7, all orders; half of them those of another."""
-    order, shape = orders(7), (4, 2, 2**7)
+    order, shape = interaction_order(7), (4, 2, 2**7)
     rates = torch.tensor([0.0, 0.6, 0.3, 0.15, 0.1, 0.1, 0.3, 0.5])[order]
     chance = drawing(seed)
     on, size, sign, kept = (

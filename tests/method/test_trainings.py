@@ -4,6 +4,7 @@ import json
 
 import pandas as pd
 import pytest
+import torch
 
 import symgen
 from symgen.method import trainings
@@ -36,13 +37,17 @@ def null(study):
     return row(study, "untrained", 0.1)
 
 
+def threads(study):
+    return row(study, "H", torch.get_num_threads())
+
+
 MAIN = Part(power, lambda rows: rows["quantity"] == "H")
 NULL = Part(null, lambda rows: rows["quantity"] == "untrained")
 
 
-def table(store, seeds, parts=(MAIN,), study=STUDY):
+def table(store, seeds, parts=(MAIN,), study=STUDY, workers=1):
     studies = [study.changed(seed=seed) for seed in seeds]
-    return store.table("measure", studies, parts, workers=1)
+    return store.table("measure", studies, parts, workers)
 
 
 def test_missing_trainings_are_measured_and_found_again(tmp_path):
@@ -132,21 +137,23 @@ def test_a_readers_data_are_known_by_their_content_and_a_function_is_not_kept(tm
     assert CALLS == [1] * 4
 
 
-def ordered(table):
-    return table.sort_values("seed", kind="stable", ignore_index=True)
+def test_processes_run_side_by_side_with_as_many_threads_as_this_one():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        found = table(Trainings(), [1, 2, 3], (Part(threads, MAIN.select),), workers=2)
+    finally:
+        torch.set_num_threads(before)
+    assert found["seed"].tolist() == [1, 2, 3] and found["value"].tolist() == [3, 3, 3]
 
 
-def test_a_measured_training_is_not_trained_again(monkeypatch, tmp_path):
+def test_a_measured_training_is_not_trained_again(monkeypatch):
     tiny = Study.of({"train_size": 60, "epochs": 1, "samples": 4, "n": 4, "checkpoints": 1,
                      "evaluation_size": 50})  # fmt: skip
-    one = symgen.measure(tiny, seeds=2, workers=1)
-    monkeypatch.setattr(Study, "runs", property(lambda self: pytest.fail("trained")))
-    again = symgen.measure(tiny, seeds=[10, 0])
-    pd.testing.assert_frame_equal(ordered(again), ordered(one), rtol=1e-6)
-    monkeypatch.undo()
-    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path / "other"))
-    beside = symgen.measure(tiny, seeds=2, workers=2)
-    pd.testing.assert_frame_equal(ordered(beside), ordered(one))
-    added = symgen.measure(tiny, nulls=True, workers=1)
-    assert (added["quantity"] == "untrained").any()
-    assert not (symgen.measure(tiny)["quantity"] == "untrained").any()
+    one = symgen.measure(tiny)
+    with monkeypatch.context() as patch:
+        patch.setattr(Study, "runs", property(lambda self: pytest.fail("trained")))
+        pd.testing.assert_frame_equal(symgen.measure(tiny), one, rtol=1e-6)
+    added = symgen.measure(tiny, nulls=True)
+    names = {"untrained", "untrained_low", "untrained_rest", "untrained_agreement"}
+    assert names <= {*added["quantity"]} and not names & {*symgen.measure(tiny)["quantity"]}
