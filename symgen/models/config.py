@@ -60,11 +60,14 @@ class TrainingConfig:
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
                 raise unknown(name, getattr(self, name), choices)
-        if not isinstance(self.checkpoints, int):
+        names = ["epochs", "batch_size", "evaluation_size"]
+        if isinstance(self.checkpoints, int):
+            names.append("checkpoints")
+        else:
             object.__setattr__(self, "checkpoints", tuple(map(int, self.checkpoints)))
-        for name in ("epochs", "batch_size", "evaluation_size", "checkpoints"):
+        for name in names:
             value = getattr(self, name)
-            if not isinstance(value, int | tuple) or (isinstance(value, int) and value < 1):
+            if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}={value!r}: expected a whole number >= 1")
         for name in ("learning_rate", "weight_decay"):
             value = getattr(self, name)

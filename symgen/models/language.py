@@ -1,24 +1,23 @@
 """Causal language models: loaded, or trained and fine-tuned by the loop of all networks."""
 
-import copy
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from symgen.data.sources import from_pretrained, import_transformers, local_folder
 from symgen.data.texts import TokenPart, pieces_of, train_tokenizer
-from symgen.device import as_dtype, device, dtype_of
+from symgen.device import as_dtype, dtype_of
 from symgen.masking.mask_values import word_value
 from symgen.masking.outputs import masked_outputs
 from symgen.masking.prompts import Prompt, first_probability, prompt_inputs, target_tokens
+from symgen.models.adapters import merged, trainable
 from symgen.models.config import TrainingConfig
-from symgen.models.loop import Task, next_token
+from symgen.models.loop import Task
 from symgen.models.registry import HUB_ID, identity, on_device, untrained
 from symgen.models.training import TrainingRun
 from symgen.names import unknown
@@ -184,7 +183,7 @@ def load_causal_lm(
         if not (folder / "tokenizer_config.json").is_file():
             name = base
     tokenizer = from_pretrained("AutoTokenizer", name)
-    return on_device(model, device()) if device_map is None else model.eval(), tokenizer
+    return on_device(model) if device_map is None else model.eval(), tokenizer
 
 
 def base_of(folder: Path) -> str | None:
@@ -266,63 +265,15 @@ def train_causal_lm(
     measured = {"test": test, **(others or {})}
     task = Task(
         name,
-        lambda: _trainable(model, lora),
+        lambda: trainable(model, lora),
         TokenPart(pieces, vocabulary),
         {k: TokenPart(some, vocabulary) for k, some in measured.items()},
-        next_token,
     )
     key = {**identity(model), "dtype": str(dtype_of(model)), "lora": lora}
-    run = TrainingRun(config, task, key, f"{name} on {data}", _merged, tokenizer)
+    run = TrainingRun(config, task, key, f"{name} on {data}", merged, tokenizer)
     # The weights do not tell what the code of one's own class, or a hook, does with them.
     hooked = any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     if not cache or hooked or not type(model).__module__.startswith("transformers."):
         run.forget()
     run.compute(progress)
     return run
-
-
-class _Trainable(nn.Module):
-    """A language model whose state is its trained parameters, shared ones once."""
-
-    model: Any
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model = model
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return the logits (sample, token, vocabulary)."""
-        return self.model(input_ids=ids, use_cache=False).logits
-
-    def state_dict(self, *args: Any, **options: Any) -> dict[str, Tensor]:
-        """Return the trained parameters."""
-        return {k: p.detach() for k, p in self.model.named_parameters() if p.requires_grad}
-
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
-    ) -> Any:
-        """Copy trained parameters into the model."""
-        with torch.no_grad():
-            for name, value in self.state_dict().items():
-                value.copy_(state_dict[name])
-
-
-def _trainable(model: nn.Module, lora: int) -> _Trainable:
-    """Return a copy of a model to train: all its weights, or low-rank adapters of rank `lora`."""
-    model = copy.deepcopy(model).requires_grad_(not lora)
-    if lora:
-        from peft import LoraConfig, get_peft_model  # pip install 'symgen[lora]'
-
-        settings = LoraConfig(
-            r=lora, lora_alpha=2 * lora, target_modules="all-linear", task_type="CAUSAL_LM"
-        )
-        model = untrained(get_peft_model, {"model": model, "peft_config": settings}, seed=0)
-    return _Trainable(model)
-
-
-def _merged(trained: Any) -> nn.Module:
-    """Return the model itself, with adapters merged into its weights."""
-    model = trained.model
-    if hasattr(model, "merge_and_unload"):
-        model = model.merge_and_unload()
-    return model.requires_grad_(False)

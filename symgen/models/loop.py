@@ -26,8 +26,6 @@ RESUME_SECONDS = 60
 # Longer gradients are shortened to this norm. Otherwise single steps of momentum SGD reach norms of
 # 100 and more, after which rounding decides whether a network diverges.
 CLIP = {"sgd": 2.0, "adamw": 1.0}
-# From logits and labels to summed cross-entropy (nats), number of right answers, and of answers.
-Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 class Term:
@@ -56,7 +54,6 @@ class Task:
         build: returns the untrained network.
         part: part to train on.
         measured: further samples to evaluate, by their name in the records.
-        objective: objective to minimize.
         term: term that is added to the loss.
     """
 
@@ -64,19 +61,21 @@ class Task:
     build: Callable[[], nn.Module]
     part: Part
     measured: Mapping[str, Part]
-    objective: Objective
     term: Term | None = None
 
 
-def classification(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return summed cross-entropy, right answers and their number, with one answer per sample."""
+def objective(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return summed cross-entropy (nats), number of right answers, and number of answers.
+
+    Args:
+        logits: one answer per sample (sample, class), or one per token (sample, token, vocabulary).
+        y: classes, or the tokens themselves; labels of -100 do not count.
+    """
+    if logits.ndim == 3:  # A token's logits are an answer on the next token.
+        logits = logits[:, :-1].flatten(0, 1)
+        y = y[:, 1:].flatten()
     loss = F.cross_entropy(logits, y, reduction="sum")
     return loss, (logits.argmax(-1) == y).sum(), (y >= 0).sum()
-
-
-def next_token(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the same for every token after the first; labels of -100 do not count."""
-    return classification(logits[:, :-1].flatten(0, 1), y[:, 1:].flatten())
 
 
 class Loop:
@@ -85,7 +84,7 @@ class Loop:
     Args:
         config: without None; see `TrainingConfig.filled`.
         task: see `Task`.
-        files: checkpoints of the training; see `training.Files`.
+        files: checkpoints of the training; see `files.Files`.
         title: shown by the progress bar; None shows none.
     """
 
@@ -102,21 +101,16 @@ class Loop:
         self.layout = layout_of(self.part)
         self.model = task.build().to(self.device).to(memory_format=self.layout)
         trained = [p for p in self.model.parameters() if p.requires_grad]
+        decay: Any = config.weight_decay
+        self.rate: Any = config.learning_rate
         # Weights of products decay; biases and normalisation do not.
-        groups = [
-            {"params": [p for p in trained if p.ndim >= 2]},
-            {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-        ]
+        products = {"params": [p for p in trained if p.ndim >= 2], "weight_decay": decay}
+        groups = [products, {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0}]
         groups = [group for group in groups if group["params"]]
-        rate = config.learning_rate
-        decay = config.weight_decay
-        if rate is None or decay is None:
-            raise ValueError(f"{config} has settings without a value; use TrainingConfig.filled")
-        self.rate = rate
         if config.optimizer == "sgd":
-            self.optimizer = torch.optim.SGD(groups, rate, 0.9, weight_decay=decay, nesterov=True)
+            self.optimizer = torch.optim.SGD(groups, self.rate, momentum=0.9, nesterov=True)
         else:
-            self.optimizer = torch.optim.AdamW(groups, rate, weight_decay=decay)
+            self.optimizer = torch.optim.AdamW(groups, self.rate)
 
     def run(self) -> None:
         """Train from the last stored state up to the last missing checkpoint.
@@ -168,7 +162,7 @@ class Loop:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=mixed):
             logits = self.model(to_device(x, self.device, self.layout))
         labels = to_device(y, self.device)
-        loss, _, count = self.task.objective(logits.float(), labels)
+        loss, _, count = objective(logits.float(), labels)
         loss = loss / count
         added = self.task.term(step, self.model) if self.task.term else None
         if added is not None:
@@ -186,8 +180,8 @@ class Loop:
         record: dict[str, float] = {"step": step, "epoch": step / self.per_epoch}
         model = recalibrated(self.model, self.part) if self.config.recalibrate else self.model
         for name, part in {"train": self.part, **self.task.measured}.items():
-            found = evaluate(model, part, self.config.evaluation_size, self.task.objective)
-            record |= dict(zip((f"{name}_loss", f"{name}_accuracy"), found, strict=True))
+            loss, accuracy = evaluate(model, part, self.config.evaluation_size)
+            record |= {f"{name}_loss": loss, f"{name}_accuracy": accuracy}
         self.files.keep(step, model, record)
 
 
@@ -200,37 +194,36 @@ def recalibrated(model: nn.Module, part: Part, size: int = 1000) -> nn.Module:
         part: part that it is trained on; samples are not augmented.
         size: largest number of samples; always the same ones.
     """
-    if not batch_norms(model):
+    if not _batch_norms(model):
         return model
     model = copy.deepcopy(model).eval()
-    for norm in batch_norms(model):
+    for norm in _batch_norms(model):
         norm.reset_running_stats()
         norm.momentum = None  # the plain average over batches
         norm.train()
     # All batches have the same weight, so they get the same size.
     count = min(size, len(part))
-    for _ in _answers(model, part, max(count - count % part.chunk, min(count, part.chunk))):
+    if count > part.chunk:
+        count -= count % part.chunk
+    for _ in _answers(model, part, count):
         pass
     return model.eval()
 
 
-def batch_norms(model: nn.Module) -> list[_BatchNorm]:
+def _batch_norms(model: nn.Module) -> list[_BatchNorm]:
     """Return the batch norms of a network that have statistics."""
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     return [norm for norm in norms if norm.running_mean is not None]
 
 
 @torch.inference_mode()
-def evaluate(
-    model: nn.Module, part: Part, size: int | None = None, objective: Objective = classification
-) -> tuple[float, float]:
+def evaluate(model: nn.Module, part: Part, size: int | None = None) -> tuple[float, float]:
     """Return mean cross-entropy (nats) and accuracy on a part, in eval mode, not augmented.
 
     Args:
         model: network for the samples of the part.
         part: part of a data set.
         size: number of samples, always the same ones; None takes all.
-        objective: objective of its training.
     """
     training = model.training
     total = torch.zeros(3, dtype=torch.float64, device=device_of(model))

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from symgen.data.splits import Part
-from symgen.device import device
 from symgen.models.architectures import Logits
+from symgen.models.files import chosen
 from symgen.models.loop import recalibrated
 from symgen.models.registry import build_network, identity, load_weights, on_device, untrained
 from symgen.names import unknown
@@ -106,14 +106,12 @@ class Checkpoints:
         Raises:
             ValueError: for another step, or weights that cannot be read or do not fit.
         """
-        step = self.steps[-1] if step == -1 else step
-        if step not in self._functions:
-            raise ValueError(f"there is no checkpoint at step {step}; there are {self.steps}")
+        step = chosen(step, self.steps)
         # Building draws weights, which must not change other draws.
         with torch.random.fork_rng(devices=[]):
             model = self._functions[step]()
         self._check_shared(step, model)
-        return on_device(model, device())
+        return on_device(model)
 
     def _read(self, path: Path, build: Callable[[], nn.Module]) -> nn.Module:
         """Return a network with the weights of a file."""
@@ -167,7 +165,7 @@ class PretrainedNetwork:
     def load(self, step: int = -1) -> nn.Module:
         """Return the network in eval mode on `symgen.device.device()`."""
         # This layout halves the time of depthwise convolutions on a CPU.
-        return on_device(self._network.to(memory_format=torch.channels_last), device())
+        return on_device(self._network.to(memory_format=torch.channels_last))
 
     def key(self, step: int = -1) -> dict[str, str]:
         """Return the fingerprints of weights and settings."""

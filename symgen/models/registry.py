@@ -1,7 +1,6 @@
 """Networks by name: made here, pretrained, or built by a function of the reader."""
 
 import dataclasses
-import functools
 import importlib
 import inspect
 import json
@@ -9,6 +8,7 @@ import operator
 import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from symgen.data.sources import from_pretrained, import_transformers, local_folder
-from symgen.device import reproducible_gpu
+from symgen.device import device, reproducible_gpu
 from symgen.models.architectures import Logits, ResNetCIFAR, SmallCNN, bert, resnet, vgg
 from symgen.names import unknown
 from symgen.storage import fingerprint
@@ -43,22 +43,24 @@ class Network:
 
 #: To add a network, add an entry here.
 NETWORKS: dict[str, Network] = {
-    "cnn": Network(SmallCNN, learning_rate=0.05),
+    "cnn": Network(SmallCNN),
     "resnet20": Network(ResNetCIFAR),
-    **{name: Network(resnet(name)) for name in ("resnet18", "resnet50", "resnet101")},
-    **{name: Network(vgg(name), learning_rate=0.01) for name in ("vgg11", "vgg16", "vgg19")},
+    **{name: Network(partial(resnet, name)) for name in ("resnet18", "resnet50", "resnet101")},
+    **{name: Network(partial(vgg, name), "image", 0.01) for name in ("vgg11", "vgg16", "vgg19")},
     # Small enough for a few hundred short sentences: trained within seconds.
-    "bert-micro": Network(bert(2, 64), "text", 3e-3),
+    "bert-micro": Network(partial(bert, 2, 64), "text", 3e-3),
     # Sizes and names of Turc et al. 2019.
-    "bert-tiny": Network(bert(2, 128), "text", 1e-3),
-    "bert-mini": Network(bert(4, 256), "text", 5e-4),
-    "bert-small": Network(bert(4, 512), "text", 3e-4),
-    "bert-medium": Network(bert(8, 512), "text", 2e-4),
-    "bert-large": Network(bert(24, 1024), "text", 5e-5),
+    "bert-tiny": Network(partial(bert, 2, 128), "text", 1e-3),
+    "bert-mini": Network(partial(bert, 4, 256), "text", 5e-4),
+    "bert-small": Network(partial(bert, 4, 512), "text", 3e-4),
+    "bert-medium": Network(partial(bert, 8, 512), "text", 2e-4),
+    "bert-large": Network(partial(bert, 24, 1024), "text", 5e-5),
 }
 # Learning rates for pretrained networks, and for functions of the reader.
 FINE_TUNING = {"image": 0.01, "text": 3e-5}
 FUNCTION = {"image": 0.01, "text": 1e-3}
+# Options of `build_network` that follow from the data; not every network needs them.
+OF_DATA = {"channels", "image_size", "vocabulary", "pad_token_id"}
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
@@ -80,13 +82,13 @@ def lookup(name: str) -> Network:
     if ":" in name and folder is None:
         function = _function(name)
         kind = "text" if "vocabulary" in inspect.signature(function).parameters else "image"
-        build = functools.partial(_from_function, function, kind)
+        build = partial(_from_function, function, kind)
         return Network(build, kind, FUNCTION[kind], "function")
     if folder is None and not HUB_ID.fullmatch(name) and not name.startswith((".", "~", "/")):
         choices = [*NETWORKS, "<owner>/<name> on the hub", "a folder", "module:function"]
         raise unknown("network", name, choices)
     kind = _pretrained_kind(name)
-    build = functools.partial(_pretrained, name, kind)
+    build = partial(_pretrained, name, kind)
     return Network(build, kind, FINE_TUNING[kind], "pretrained")
 
 
@@ -135,10 +137,10 @@ def untrained(
         return build(**arguments).eval()
 
 
-def on_device(model: nn.Module, place: torch.device) -> nn.Module:
+def on_device(model: nn.Module) -> nn.Module:
     """Return a network in eval mode on a device that returns the same numbers every time."""
     reproducible_gpu()
-    return model.to(place).eval()
+    return model.to(device()).eval()
 
 
 def load_weights(
@@ -230,16 +232,13 @@ def _pretrained_kind(name: str) -> str:
     )
 
 
-def _pretrained(
-    name: str, kind: str, classes: int | None = None, channels: int = 3, image_size: int = 0,
-    vocabulary: int = 0, pad_token_id: int = 0, **options: Any,
-) -> nn.Module:  # fmt: skip
-    # Images and texts have their own sizes, so those arguments are not used.
+def _pretrained(name: str, kind: str, classes: int | None, **options: Any) -> nn.Module:
+    settings = {k: v for k, v in options.items() if k not in OF_DATA}
     if classes is not None:
         # Another number of classes gets a new last layer.
-        options |= {"num_labels": classes, "ignore_mismatched_sizes": True}
+        settings |= {"num_labels": classes, "ignore_mismatched_sizes": True}
     loader = f"AutoModelFor{'Image' if kind == 'image' else 'Sequence'}Classification"
-    return Logits(from_pretrained(loader, name, dtype=torch.float32, **options))
+    return Logits(from_pretrained(loader, name, dtype=torch.float32, **settings))
 
 
 def _function(name: str) -> Callable[..., nn.Module]:
@@ -266,8 +265,7 @@ def _from_function(
     build: Callable[..., nn.Module], kind: str, classes: int, **options: Any
 ) -> nn.Module:
     parameters = inspect.signature(build).parameters
-    offered = {"channels", "image_size", "vocabulary", "pad_token_id"}
-    arguments = {k: v for k, v in options.items() if k in parameters or k not in offered}
+    arguments = {k: v for k, v in options.items() if k in parameters or k not in OF_DATA}
     arguments["classes" if "classes" in parameters else "num_classes"] = classes
     model = build(**arguments)
     return Logits(model) if kind == "text" else model

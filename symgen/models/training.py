@@ -13,111 +13,20 @@ from typing import Any
 import filelock
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from symgen.data.datasets import Data
 from symgen.data.images import ImagePart
 from symgen.data.sources import local_folder
-from symgen.device import device
 from symgen.models import registry
 from symgen.models.config import TrainingConfig
-from symgen.models.loop import Loop, Task, Term, classification
-from symgen.storage import (
-    VERSION,
-    DamagedFileWarning,
-    cache_folder,
-    fingerprint,
-    read_info,
-    read_tensors,
-    read_whole,
-    write_tensors,
-)
+from symgen.models.files import Files, chosen
+from symgen.models.loop import Loop, Task, Term
+from symgen.storage import VERSION, cache_folder, fingerprint, read_tensors, read_whole
 
 
 class NearChanceWarning(UserWarning):
     """A trained network classifies its training samples no better than guessing."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Files:
-    """The files of one training: one safetensors file per checkpoint, and a state to resume from.
-
-    Attributes:
-        folder: folder that holds them.
-        steps: steps of all checkpoints.
-    """
-
-    folder: Path
-    steps: tuple[int, ...]
-
-    def path(self, step: int) -> Path:
-        """Return the file of a checkpoint."""
-        return self.folder / f"step-{step:08d}.safetensors"
-
-    def key(self, path: Path) -> str:
-        """Return the identity of a file, which `write_tensors` stores in it."""
-        return f"{self.folder.name}/{path.name}"
-
-    def record(self, step: int) -> dict[str, float] | None:
-        """Return the evaluation of a checkpoint, or None if its file is missing or damaged."""
-        path = self.path(step)
-        if not path.is_file():
-            return None
-        try:
-            return read_info(path, self.key(path))["record"]
-        except (OSError, KeyError, ValueError) as error:
-            message = f"{error}; it is computed again"
-            warnings.warn(message, DamagedFileWarning, stacklevel=2)
-            path.unlink(missing_ok=True)
-            return None
-
-    def missing(self) -> list[int]:
-        """Return the steps without a checkpoint."""
-        return [step for step in self.steps if self.record(step) is None]
-
-    def keep(self, step: int, model: nn.Module, record: dict[str, float]) -> None:
-        """Store a checkpoint."""
-        path = self.path(step)
-        write_tensors(path, model.state_dict(), {"record": record}, self.key(path))
-
-    def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Store the state after `step`, then delete earlier states."""
-        tensors = {f"model.{k}": v for k, v in model.state_dict().items()}
-        for i, values in optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{i}.{k}": v for k, v in values.items() if v is not None}
-        path = self.folder / f"resume-{step:08d}.safetensors"
-        write_tensors(path, tensors, {"step": step}, self.key(path))
-        self.discard_states(but=path)
-
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-        """Load the last stored state; return its step, or 0 if there is none."""
-        first = min(self.missing())
-        for path in sorted(self.folder.glob("resume-*.safetensors"), reverse=True):
-            found = read_tensors(path, self.key(path))
-            # Checkpoints before the state can only be computed from the start.
-            if found is None or found[1]["step"] >= first:
-                continue
-            registry.load_weights(model, _under("model.", found[0]), f"in {path}")
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            for i, parameter in enumerate(parameters):
-                for name, value in _under(f"optimizer.{i}.", found[0]).items():
-                    if value.ndim:  # with the memory layout of the parameter
-                        value = torch.empty_like(parameter).copy_(value)
-                    optimizer.state[parameter][name] = value
-            return found[1]["step"]
-        return 0
-
-    def discard_states(self, but: Path | None = None) -> None:
-        """Delete stored states except one, and temporary files of a killed process."""
-        for pattern in ("resume-*.safetensors", ".*.part"):
-            for path in self.folder.glob(pattern):
-                if path != but:
-                    path.unlink(missing_ok=True)
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with a prefix, by the rest of their names."""
-    return {k.removeprefix(prefix): x for k, x in tensors.items() if k.startswith(prefix)}
 
 
 class TrainingRun:
@@ -176,8 +85,7 @@ class TrainingRun:
 
         Losses are mean cross-entropies in nats, in eval mode, on samples that are not augmented.
         """
-        if self.files.missing():  # damaged since
-            self.compute()
+        self.compute()  # if files were damaged since
         return pd.DataFrame([self.files.record(step) for step in self.steps])
 
     def key(self, step: int = -1) -> dict[str, Any] | None:
@@ -190,7 +98,7 @@ class TrainingRun:
             Settings, fingerprints of the data and the step; None if results must not be stored,
             because the code of a network of your own can change unseen.
         """
-        return {**self._settings, "step": self._step(step)} if self._stored else None
+        return {**self._settings, "step": chosen(step, self.steps)} if self._stored else None
 
     def load(self, step: int = -1) -> nn.Module:
         """Return the network after so many steps, in eval mode on `symgen.device.device()`.
@@ -203,7 +111,7 @@ class TrainingRun:
         Raises:
             ValueError: for a step without checkpoint.
         """
-        path = self.files.path(self._step(step))
+        path = self.files.path(chosen(step, self.steps))
         key = self.files.key(path)
         found = read_tensors(path, key)
         if found is None:
@@ -211,13 +119,7 @@ class TrainingRun:
             self.compute()
             found = read_whole(path, key)
         network = registry.load_weights(self.task.build(), found[0], f"in {path}")
-        return registry.on_device(self._finish(network), device())
-
-    def _step(self, step: int) -> int:
-        step = self.steps[-1] if step == -1 else step
-        if step not in self.steps:
-            raise ValueError(f"there is no checkpoint at step {step}; there are {self.steps}")
-        return step
+        return registry.on_device(self._finish(network))
 
     def compute(self, progress: bool = True) -> None:
         """Train up to the last missing checkpoint, if any is missing."""
@@ -325,7 +227,7 @@ def train(
     if entry.origin == "pretrained":
         key["weights"] = registry.identity(build().get_submodule("model"))
     stored = entry.origin != "function"
-    task = Task(network, build, samples, {"test": data.part("test")}, classification, term)
+    task = Task(network, build, samples, {"test": data.part("test")}, term)
     title = f"{network} on {part} of {data.name}"
     run = TrainingRun(config, task, key, title, stored=stored)
     if not cache or not stored:

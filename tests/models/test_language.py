@@ -6,13 +6,13 @@ import json
 import peft
 import pytest
 import torch
+from helpers import interrupt, same
 
 from symgen.data.planted import planted_facts
 from symgen.data.texts import pieces_of, train_tokenizer
 from symgen.device import device
 from symgen.masking.hooks import evaluating
 from symgen.masking.prompts import Prompt
-from symgen.models import loop
 from symgen.models.language import (
     CAUSAL_LMS,
     LanguageModel,
@@ -21,7 +21,6 @@ from symgen.models.language import (
     tiny_llama,
     train_causal_lm,
 )
-from symgen.models.loop import Loop
 
 TEXTS = [
     "The tall sailor of the harbor will take the long rope to the old boat .",
@@ -87,30 +86,21 @@ def test_a_tiny_llama_learns_planted_facts():
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("lora", [0, 2])
 def test_tuning_leaves_the_model_and_resumes(model, tokenizer, lora, monkeypatch):
-    before = {k: v.clone() for k, v in model.state_dict().items()}
+    before = copy.deepcopy(model)
     whole = tune(model, tokenizer, lora=lora, cache=False)
-    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert same(model, before)
     assert list(whole.records)[-2:] == ["old_loss", "old_accuracy"]
-    steps, original = [], Loop.step
-    monkeypatch.setattr(loop, "RESUME_SECONDS", 0)
-
-    def interrupted(self, step, x, y):
-        steps.append(step)
-        if step == 5 and steps.count(5) == 1:
-            raise KeyboardInterrupt
-        return original(self, step, x, y)
-
-    monkeypatch.setattr(Loop, "step", interrupted)
+    steps = interrupt(monkeypatch, 5)
     with pytest.raises(KeyboardInterrupt):
         tune(model, tokenizer, lora=lora)
     run = tune(model, tokenizer, lora=lora)
     assert steps.count(4) == 1 and steps.count(5) == 2 and run.records.equals(whole.records)
+    assert same(run.load(), whole.load())
     tuned = run.load().state_dict()
-    assert all(torch.equal(v, tuned[k]) for k, v in whole.load().state_dict().items())
     # Adapters are merged into the model, whose embeddings they leave alone.
-    assert tuned.keys() == before.keys()
-    embedding = "model.embed_tokens.weight"
-    assert torch.equal(tuned[embedding].cpu(), before[embedding]) == bool(lora)
+    assert tuned.keys() == before.state_dict().keys()
+    embedding = tuned["model.embed_tokens.weight"].cpu()
+    assert torch.equal(embedding, before.get_input_embeddings().weight) == bool(lora)
     assert run.config.augment is False and run.config.learning_rate == 3e-3
 
 
@@ -179,10 +169,8 @@ def test_adapters_before_and_after(folder, tokenizer):
 def test_a_model_with_layers_on_the_disk_gives_the_same(folder):
     names = ("model.embed_tokens", "model.layers.1", "model.norm", "model.rotary_emb", "lm_head")
     places = {"model.layers.0": "disk"} | dict.fromkeys(names, "cpu")
-    whole, spread = (
-        open_language_model("me/llama"),
-        open_language_model("me/llama", device_map=places),
-    )
+    whole = open_language_model("me/llama")
+    spread = open_language_model("me/llama", device_map=places)
     assert any(p.is_meta for p in spread.model.parameters()) and spread.key == whole.key
 
 
@@ -233,18 +221,15 @@ def test_every_model_of_the_paper_has_a_name():
 
 
 def test_refusals(model, tokenizer, tmp_path):
-    for name, message in {
-        "qwen2-7b": 'language model "qwen2-7b" is unknown.*Did you mean "qwen2.5-7b"',
-        "tiny-llama": "needs a list of texts",
-    }.items():
-        with pytest.raises(ValueError, match=message):
-            open_language_model(name)
-    with pytest.raises(ValueError, match=r'dtype "bfloat" is unknown.*Did you mean "bfloat16"'):
-        load_causal_lm("Qwen/Qwen2.5-7B", dtype="bfloat")
-    with pytest.raises(FileNotFoundError, match='there is no folder "./nowhere"'):
-        load_causal_lm("./nowhere")
-    with pytest.raises(ValueError, match=r"not in from_pretrained format.*config.json"):
-        load_causal_lm(tmp_path)
+    for name, dtype, message in [
+        ("qwen2-7b", None, 'language model "qwen2-7b" is unknown.*Did you mean "qwen2.5-7b"'),
+        ("tiny-llama", None, "needs a list of texts"),
+        ("./nowhere", None, 'there is no folder "./nowhere"'),
+        (str(tmp_path), None, "not in from_pretrained format.*config.json"),
+        ("Qwen/Qwen2.5-7B", "bfloat", 'dtype "bfloat" is unknown.*Did you mean "bfloat16"'),
+    ]:
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
+            open_language_model(name, dtype=dtype)
     with pytest.raises(ValueError, match=r"0 pieces to train on and 1 to test on"):
         train_causal_lm(model, tokenizer, [], [(torch.arange(4), 0)])
     with pytest.raises(ValueError, match=r'"epoch" is unknown.*Did you mean "epochs"'):

@@ -6,6 +6,7 @@ import re
 import pandas as pd
 import pytest
 import torch
+from helpers import same
 from safetensors.torch import save_file
 from torch import nn
 
@@ -20,11 +21,6 @@ def build(width: int = 3) -> nn.Module:
 def networks():
     torch.manual_seed(0)
     return [build() for _ in range(4)]
-
-
-def same(a: nn.Module, b: nn.Module) -> bool:
-    pairs = zip(a.state_dict().values(), b.state_dict().values(), strict=True)
-    return all(torch.equal(x, y) for x, y in pairs)
 
 
 def test_files_and_functions(networks, tmp_path):
