@@ -30,8 +30,7 @@ def strength_above(effects: Float[Tensor, "*batch state"]) -> Float[Tensor, "*ba
     """
     strength = effects.abs() @ _by_order(effects)
     strength[..., 0] = 0
-    total = strength.sum(-1, keepdim=True)
-    return (1 - strength.cumsum(-1) / total.where(total > 0, torch.nan)).clamp(min=0)
+    return (1 - strength.cumsum(-1) / strength.sum(-1, keepdim=True)).clamp(min=0)
 
 
 def average_output(v: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch order"]:

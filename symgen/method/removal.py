@@ -12,10 +12,6 @@ from symgen.interactions import Interactions
 from symgen.method.generalization import Transfer, checked, order_spectrum
 
 REMOVED = "non_generalizable"
-#: What is removed. "random": the same salient strength, from random interactions. "permuted": the
-#: same number of salient interactions, at random. "shrunk": nothing, but all outputs are multiplied
-#: by one factor that gives the training loss after the removal.
-REMOVALS = ("nothing", REMOVED, "random", "permuted", "shrunk")
 #: A loss gap up to this, in nats, counts as none.
 SMALL_GAP = 0.02
 
@@ -127,25 +123,26 @@ def removal_losses(
 
     Returns:
         "removal_<train|test>_<kind>": mean cross-entropy (nats), and
-        "removal_v_<train|test>_<kind>": mean of -v (log odds), with the kinds of `REMOVALS`.
+        "removal_v_<train|test>_<kind>": mean of -v (log odds). Kinds: "nothing" is removed;
+        "non_generalizable" interactions; "random": the same salient strength, from random
+        interactions; "permuted": the same number of salient interactions, at random; "shrunk":
+        nothing, but all outputs are multiplied by one factor that gives the training loss after
+        the removal.
     """
-    outputs = {}
+    losses = {}
     seeds = range(seed, seed + draws)
+    factor = shrinkage(train[0].full, remove_interactions(train[0].full, *train))
     for group, (inter, g) in {"train": train, "test": test}.items():
         shares = {
             REMOVED: [g],
             "random": [random_share(inter, g, k) for k in seeds],
             "permuted": [permuted_share(inter, g, k) for k in seeds],
         }
-        outputs[group] = {"nothing": inter.full}
+        outputs = {"nothing": inter.full, "shrunk": factor * inter.full}
         for kind, several in shares.items():
             removed = [remove_interactions(inter.full, inter, share) for share in several]
-            outputs[group][kind] = torch.stack(removed)
-    factor = shrinkage(outputs["train"]["nothing"], outputs["train"][REMOVED][0])
-    losses = {}
-    for group, kinds in outputs.items():
-        kinds["shrunk"] = factor * kinds["nothing"]
-        for kind, v in kinds.items():
+            outputs[kind] = torch.stack(removed)
+        for kind, v in outputs.items():
             losses[f"removal_{group}_{kind}"] = cross_entropy(v).mean()
             losses[f"removal_v_{group}_{kind}"] = -v.mean()
     return losses
@@ -180,18 +177,22 @@ def closure(table: pd.DataFrame, removed: str = REMOVED, minus: str = "nothing")
 
     Args:
         table: table of `measure`.
-        removed: one of `REMOVALS`.
-        minus: another removal, whose share is subtracted.
+        removed: kind of removal; see `removal_losses`.
+        minus: another kind, whose share is subtracted.
 
     Returns:
         Values by seed: 1 closes the gap, 0 leaves it. NaN if the mean gap is at most `SMALL_GAP`.
     """
     rows = table[table["quantity"].str.startswith("removal_")]
     losses = rows.pivot(index="seed", columns="quantity", values="value")
-    gaps = {k: losses[f"removal_test_{k}"] - losses[f"removal_train_{k}"] for k in REMOVALS}
-    size = gaps["nothing"].mean()
+
+    def gap(kind: str) -> pd.Series:
+        return losses[f"removal_test_{kind}"] - losses[f"removal_train_{kind}"]
+
+    whole = gap("nothing")
+    size = whole.mean()
     if not size > SMALL_GAP:
-        return losses.iloc[:, 0] * math.nan
-    closed = gaps[minus] - gaps[removed]
+        return whole * math.nan
+    closed = gap(minus) - gap(removed)
     share = closed.mean() / size
-    return (share + (closed - share * gaps["nothing"]) / size).rename("closed")
+    return (share + (closed - share * whole) / size).rename("closed")
