@@ -111,7 +111,8 @@ def planted_signs(split: str) -> Rows:
     kinds = generator.integers(2, len(SIGNS), (count, 9))
     pair = generator.integers(2, size=(count, 2))
     # The left one has a neighbor to its right.
-    cells = generator.choice((0, 1, 3, 4, 6, 7), count)[:, None] + [0, 1]
+    left = generator.choice(np.array([0, 1, 3, 4, 6, 7]), (count, 1))
+    cells = left + np.arange(2)
     np.put_along_axis(kinds, cells, pair, 1)
     ink = np.zeros((count, 3, 6, 3, 6))
     ink[:, :, :5, :, :5] = SIGNS[kinds].reshape(count, 3, 3, 5, 5).swapaxes(2, 3)

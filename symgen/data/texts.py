@@ -42,7 +42,8 @@ class TokenPart(Part):
 
     def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """Return ids, padded on the right, and labels; a label of -100 does not count."""
-        ids, labels = [], []
+        ids = []
+        labels = []
         for i in torch.as_tensor(indices).tolist():
             piece, first = self.pieces[i]
             ids.append(piece)

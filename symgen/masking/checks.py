@@ -68,7 +68,8 @@ def check(prepared: Prepared, states: Int[Tensor, " state"], rows: int) -> None:
         RuntimeError: if the network is random, or its output for a sample depends on the rest of
             the batch or on padding.
     """
-    network, samples = prepared.network, len(prepared.target)
+    network = prepared.network
+    samples = len(prepared.target)
     count = 1 if network.is_causal else max(1, min(SAMPLES, samples, rows // 2))
     lengths = None if network.is_causal else prepared.lengths
     first = 0

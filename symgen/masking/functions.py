@@ -31,7 +31,8 @@ class Function(nn.Module):
 
     def __init__(self, function: Callable[[Any], Any], as_array: bool):
         super().__init__()
-        self.function, self.as_array = function, as_array
+        self.function = function
+        self.as_array = as_array
         owner = getattr(function, "__self__", None)
         classes = len(getattr(owner, "classes_", ()))
         if classes > 2 and getattr(owner, "decision_function_shape", "") == "ovo":
@@ -73,7 +74,7 @@ def prepare_function(
         variables: variables of the inputs; see `masked_outputs`.
         mask_value: a number, tensor or array that broadcasts to one sample.
     """
-    is_module, is_array = isinstance(function, nn.Module), isinstance(x, np.ndarray)
+    is_array = isinstance(x, np.ndarray)
     inputs = as_tensor(x) if is_array and x.dtype.kind == "f" else x
     if not isinstance(inputs, Tensor) or inputs.dim() < 2 or not inputs.is_floating_point():
         raise ValueError(
@@ -81,7 +82,8 @@ def prepare_function(
             "Of a DataFrame, pass x.to_numpy(float)"
         )
     device = inputs.device
-    if isinstance(function, nn.Module) and any(True for _ in function.parameters()):
+    is_module = isinstance(function, nn.Module)
+    if is_module and [*function.parameters()]:
         device = device_of(function)
         inputs = inputs.to(dtype_of(function))
     if isinstance(mask_value, MaskValue):
@@ -122,6 +124,6 @@ def _owners(variables: Any, x: Tensor) -> tuple[Int[Tensor, "sample *position"],
         n = int(owners.max()) + 1
         owners = owners.long().where(owners >= 0, n)
     # Fewer axes than the inputs have are the last ones, as in all of torch.
-    aligned = owners.reshape(len(owners), *[1] * (x.dim() - owners.dim()), *owners.shape[1:])
-    aligned.expand(x.shape)  # refuses positions that the inputs do not have
-    return aligned.expand(len(x), *aligned.shape[1:]), n
+    owners = owners.reshape(len(owners), *[1] * (x.dim() - owners.dim()), *owners.shape[1:])
+    owners.expand(x.shape)  # refuses positions that the inputs do not have
+    return owners.expand(len(x), *owners.shape[1:]), n

@@ -51,7 +51,9 @@ def mean_feature(
     Raises:
         ValueError: without images, or for an unknown layer.
     """
-    model, count, total = unwrapped(model), 0, torch.zeros(())
+    model = unwrapped(model)
+    count = 0
+    total = torch.zeros(())
     with evaluating(model), torch.inference_mode():
         for batch in [images] if isinstance(images, Tensor) else images:
             batch = batch[0] if isinstance(batch, tuple | list) else batch

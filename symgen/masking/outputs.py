@@ -217,7 +217,8 @@ def prepare(
     Raises:
         ValueError: for arguments that do not fit together.
     """
-    model, labels = unwrapped(model), _labels(target)
+    model = unwrapped(model)
+    labels = _labels(target)
     if isinstance(variables, Tensor | np.ndarray) or not isinstance(model, nn.Module):
         return prepare_function(model, x, labels, variables, mask_value)
     if not isinstance(mask_value, MaskValue):
@@ -244,7 +245,9 @@ def _prepare_images(
             "tensor"
         )
     check_axes(x.shape)
-    x, where, layer = x.to(dtype_of(model)), device_of(model), mask_value.layer
+    x = x.to(dtype_of(model))
+    where = device_of(model)
+    layer = mask_value.layer
     first = x[:1].to(where)
     layout = torch.channels_last
     try:

@@ -64,10 +64,11 @@ def tree_outputs(
 
 def tree_rows(prepared: Prepared) -> int:
     """Return how many rows fit into the free memory, from one pass over the longest prompt."""
-    network, longest = prepared.network, int(cast(Tensor, prepared.lengths).argmax())
+    model = prepared.network.model
+    longest = int(cast(Tensor, prepared.lengths).argmax())
     cache = new_cache()
-    inputs = {"input_ids": token_ids(prepared.rows(longest)), cache_name(network.model): cache}
-    largest = largest_output(network.model, inputs | options_of(network.model, use_cache=True))
+    inputs = {"input_ids": token_ids(prepared.rows(longest)), cache_name(model): cache}
+    largest = largest_output(model, inputs | options_of(model, use_cache=True))
     kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     # The caches of all levels are held at once, several of them with all rows.
     return fitting(3 * kept + ALIVE * largest, prepared.device)
@@ -86,7 +87,9 @@ class PrefixTree:
     """
 
     def __init__(self, network: Network, masked: Masked, rows: int):
-        self.network, self.masked, self.rows = network, masked, rows
+        self.network = network
+        self.masked = masked
+        self.rows = rows
         self.ids = token_ids(masked.inputs)
         self.owners = masked.owners[..., 0]
         self.options = options_of(network.model, use_cache=True)
@@ -120,9 +123,10 @@ class PrefixTree:
             return None
         keep = present_at(self.owners[:, span], states, self.masked.n)[0]
         features = torch.where(keep[:, :, None], self.masked.features[:, span], self.masked.value)
+        model = self.network.model
+        layer = cast(str, self.network.layer)
         ids = self.ids[:, span].expand(len(states), -1)
-        inputs = {"input_ids": ids, cache_name(self.network.model): cache}
-        model, layer = self.network.model, cast(str, self.network.layer)
+        inputs = {"input_ids": ids, cache_name(model): cache}
         # Mixtures of experts take views of it, which the layout of one prompt does not allow.
         with replaced(model, layer, features.contiguous()), suppress(Kept):
             return logits_of(model(**inputs, **self.options), len(states))[:, -1]
@@ -151,8 +155,10 @@ def fork(cache: Any, rows: slice, goes_on: bool) -> Any:
     child = copy.copy(cache)
     child.layers = [copy.copy(layer) for layer in cache.layers]
     for layer in child.layers:
-        layer.keys, layer.values = layer.keys[rows], layer.values[rows]
-        layer.keeps, layer.stops = goes_on, goes_on and layer is child.layers[-1]
+        layer.keys = layer.keys[rows]
+        layer.values = layer.values[rows]
+        layer.keeps = goes_on
+        layer.stops = goes_on and layer is child.layers[-1]
     return child
 
 
@@ -162,17 +168,20 @@ def _tree_layer() -> type:
     from transformers.cache_utils import DynamicLayer
 
     class TreeLayer(DynamicLayer):
-        keeps, stops = True, False
+        keeps = True
+        stops = False
 
         def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any):
-            keys, values = key_states, value_states
+            keys = key_states
+            values = value_states
             if self.is_initialized:
                 keys = self.longer(self.keys, keys)
                 values = self.longer(self.values, values)
             else:
                 self.lazy_initialization(keys, values)
             if self.keeps:
-                self.keys, self.values = keys, values
+                self.keys = keys
+                self.values = values
             if self.stops:
                 raise Kept
             return keys, values

@@ -56,12 +56,14 @@ class Prompt:
 
     def _repr_html_(self) -> str:
         """Return the prompt with its variables in bold, and the target; all text is escaped."""
-        parts, at = [], 0
+        parts = []
+        at = 0
         for start, end in sorted(self.spans):
             parts.append(html.escape(self.text[at:start]))
             parts.append(f"<strong>{html.escape(self.text[start:end])}</strong>")
             at = end
-        rest, target = html.escape(self.text[at:]), html.escape(self.target.strip())
+        rest = html.escape(self.text[at:])
+        target = html.escape(self.target.strip())
         return f"<p>{''.join(parts)}{rest} → <em>{target}</em></p>"
 
     @classmethod
@@ -205,7 +207,8 @@ def draw_prompts(
     generator = np.random.default_rng([seed, 7])
     everyone = [*(tokenizer for _, tokenizer in models), *tokenizers]
     chance = operator.itemgetter(0)
-    likely, unlikely = [], []
+    likely = []
+    unlikely = []
     for index in generator.permutation(len(texts)).tolist():
         rated = []
         for prompt in _candidates(texts[index][:CHARACTERS], n, words, generator):

@@ -87,7 +87,8 @@ class Prepared:
         """
         inputs = self.rows(first, count)
         features = self.network.features(inputs)
-        layer, shape = self.network.layer or "the input", tuple(features.shape)
+        layer = self.network.layer or "the input"
+        shape = tuple(features.shape)
         if len(features) != count:
             raise ValueError(
                 f"{layer} returns {shape} for {count} samples; expected the axis of samples first, "
@@ -199,28 +200,26 @@ def run_all(
         FloatingPointError: see `check_finite`.
     """
     reproducible_gpu()
-    network, samples, total = prepared.network, len(prepared.target), len(states)
-    v = torch.empty(samples, total, dtype=torch.float64)
+    network = prepared.network
+    samples = len(prepared.target)
+    v = torch.empty(samples, len(states), dtype=torch.float64)
     first = 0
-    with progress_bar(total=v.numel(), unit="state", disable=not progress, leave=False) as bar:
+    with progress_bar(total=samples, unit="sample", disable=not progress, leave=False) as bar:
         while first < samples:
             with batch.halving():
-                bar.n = first * total
                 count = 1
                 if not network.is_causal:  # Prompts run one at a time.
-                    count = max(1, min(batch.size // total, samples - first))
+                    count = max(1, min(batch.size // len(states), samples - first))
                 masked = prepared.masked(first, count)
-                rows = slice(first, first + count)
                 if compute is not None:
-                    v[rows] = compute(network, masked, states, batch.size).cpu()
+                    part = compute(network, masked, states, batch.size)
                 else:
-                    size = max(1, batch.size // count)
-                    for start in range(0, total, size):
-                        some = slice(start, start + size)
-                        v[rows, some] = outputs(network, masked, states[some]).cpu()
-                        bar.update(v[rows, some].numel())
-                check_finite(v[rows], first, states)
+                    some = states.split(max(1, batch.size // count))
+                    part = torch.cat([outputs(network, masked, x) for x in some], 1)
+                check_finite(part, first, states)
+                v[first : first + count] = part.cpu()
                 first += count
+                bar.update(count)
     return v
 
 

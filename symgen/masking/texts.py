@@ -51,7 +51,8 @@ def prompts_of(
     Raises:
         ValueError: for texts that the network cannot read, or a mask value of another layer.
     """
-    name, layer = word_embedding(model)[0], getattr(mask_value, "layer", None)
+    name, _ = word_embedding(model)
+    layer = getattr(mask_value, "layer", None)
     is_list = isinstance(x, list | tuple)
     if layer != name and not (mask_value is None and is_list):
         raise ValueError(
@@ -90,7 +91,8 @@ def ids_and_mask(
         ValueError: for ids that are no ids, or padded in an unknown way.
     """
     named = x if isinstance(x, Mapping) else {"input_ids": x}
-    ids, mask = named.get("input_ids"), named.get("attention_mask")
+    ids = named.get("input_ids")
+    mask = named.get("attention_mask")
     if not isinstance(ids, Tensor) or ids.dim() != 2 or ids.is_floating_point():
         raise ValueError(
             f"x is {describe(ids)}; expected token ids (sample, position), a mapping with them "

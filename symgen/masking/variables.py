@@ -90,8 +90,10 @@ class ImageVariables:
 
         Right and bottom are exclusive.
         """
-        rows, columns = torch.tensor(self.edges(height)), torch.tensor(self.edges(width))
-        row, column = self.patches.cpu() // self.grid, self.patches.cpu() % self.grid
+        rows = torch.tensor(self.edges(height))
+        columns = torch.tensor(self.edges(width))
+        row = self.patches.cpu() // self.grid
+        column = self.patches.cpu() % self.grid
         sides = columns[column], rows[row], columns[column + 1], rows[row + 1]
         return torch.stack(sides, dim=-1)
 
@@ -238,7 +240,9 @@ def draw_words(
         ValueError: if no text has n content words, or an entry is not a text.
     """
     check_texts(texts)
-    kept, parts, most = [], [], 0
+    kept = []
+    parts = []
+    most = 0
     for index, text in enumerate(texts):
         offsets = token_offsets(text, tokenizer, max_length)
         spans = [

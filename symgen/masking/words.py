@@ -59,7 +59,8 @@ def phrase_spans(text: str, phrases: Sequence[str]) -> list[tuple[int, int]]:
         >>> phrase_spans("The earth goes around the sun", ["earth", "the sun"])
         [(4, 9), (22, 29)]
     """
-    spans, at = [], 0
+    spans = []
+    at = 0
     for phrase in phrases:
         whole = rf"(?<![\w\p{{M}}]){re.escape(phrase)}(?![\w\p{{M}}])"
         match = _pattern(whole).search(text, at)
@@ -116,7 +117,8 @@ def tokens_within(
     text: str, offsets: Sequence[tuple[int, int]], start: int, end: int
 ) -> tuple[int, ...]:
     """Return the tokens of a span; none if its border lies inside a token, or it has none."""
-    group, covered = [], start
+    group = []
+    covered = start
     for index, (first, last) in enumerate(offsets):
         while first < last and text[first].isspace() and first < start:
             first += 1  # A token such as " earth" begins with the space before the word.

@@ -1,7 +1,5 @@
 """Causal language models: the prefix tree, plain runs and masking by hand give the same v."""
 
-import warnings
-
 import by_hand
 import pytest
 import torch
@@ -305,18 +303,3 @@ def test_padding_on_the_left_needs_a_mask(prompts, start):
     ids = torch.cat([torch.zeros(2, dtype=torch.long), ids])
     with pytest.raises(ValueError, match="ids are padded, but there is no attention mask"):
         masked_outputs(model, ids[None], variables=variables, **given)
-
-
-def test_a_large_vocabulary_is_never_converted_as_a_whole(prompts, monkeypatch):
-    model, largest = build(vocab_size=3000), []
-    monkeypatch.setattr("symgen.masking.states.AT_ONCE", 6000)
-    scatter = torch.Tensor.scatter
-    monkeypatch.setattr(
-        torch.Tensor, "scatter", lambda x, *a: largest.append(x.numel()) or scatter(x, *a)
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        v = masked_outputs(model, prompts, TARGET, VARIABLES, mean_embedding(model))
-    assert max(largest) == 6000
-    expected = hand(model, prompts, mean_embedding(model).value)
-    by_hand.equal(v, expected)
