@@ -11,9 +11,10 @@ def nearest(given: object, choices: Iterable[object]) -> str:
         >>> nearest("cifar", ["uoft-cs/cifar10", "digits"])
         ' Did you mean "uoft-cs/cifar10"?'
     """
-    choices, given = [str(c) for c in choices], str(given)
-    matches = [c for c in choices if given and given.lower() in c.lower()]
-    matches = matches or difflib.get_close_matches(given, choices, n=1, cutoff=0.5)
+    text = str(given)
+    choices = [str(c) for c in choices]
+    matches = [c for c in choices if text and text.lower() in c.lower()]
+    matches = matches or difflib.get_close_matches(text, choices, n=1, cutoff=0.5)
     return f' Did you mean "{matches[0]}"?' if matches else ""
 
 

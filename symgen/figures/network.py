@@ -45,22 +45,21 @@ def one_sample(inter: Interactions) -> Interactions:
     return inter[(0,) * inter.bias.ndim] if inter.bias.ndim else inter
 
 
-def names_of(inter: Interactions, names: Sequence[str] | None) -> list[str]:
-    """Return the given names, or else those of the interactions, or else numbers."""
-    own = one_sample(inter).names
-    if names is None and own is None:
-        return [str(i) for i in range(inter.n)]
-    return [str(name) for name in (own if names is None else names)]
+def strongest(
+    inter: Interactions, names: Sequence[str] | None, top: int
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return the strongest effects with a column label, such as "eye ∧ ear"; and all names.
 
-
-def strongest(inter: Interactions, names: Sequence[str] | None, top: int) -> pd.DataFrame:
-    """Return the strongest effects with a column label, such as "eye ∧ ear"."""
-    table = one_sample(inter).to_frame(names).head(top)
-    words = names_of(inter, names)
+    Names are those given, or else those of the interactions, or else numbers.
+    """
+    inter = one_sample(inter)
+    known = inter.names if names is None else names
+    words = [str(name) for name in (range(inter.n) if known is None else known)]
+    table = inter.to_frame(words).head(top)
     labels = []
     for kind, index in zip(table["type"], table["index"], strict=True):
         labels.append(SIGNS[kind].join(words[i] for i in inter.members(index)))
-    return table.assign(label=labels)
+    return table.assign(label=labels), words
 
 
 def plot_variables(
@@ -187,7 +186,7 @@ def plot_interactions(
         >>> [label.get_text() for label in ax.get_yticklabels()]
         ['eye ∧ ear', 'ear', 'eye']
     """
-    table = strongest(inter, names, top)
+    table, _ = strongest(inter, names, top)
     table["place"] = range(len(table))
     ax = style.axes_or_new(ax, 1.1 + 0.3 * max(len(table), 3))
     for kind, rows in style.parts_of(table, "type"):
@@ -237,8 +236,7 @@ def plot_graph(
         ['∧ +2.00', '∧ +1.00', '∧ +2.00', 'cat', 'eye', 'ear']
     """
     inter = one_sample(inter)
-    table = strongest(inter, names, top)
-    labels = names_of(inter, names)
+    table, labels = strongest(inter, names, top)
     # At most five nodes side by side: an order with more gets several rows.
     rows = []
     for order, nodes in table.groupby("order"):
@@ -412,10 +410,10 @@ def explorer(
         data["spans"] = [list(span) for span in spans]
         if names is None:
             names = [text[start:end] for start, end in spans]
-    table = strongest(inter, names, top)
+    table, words = strongest(inter, names, top)
     table = table[table["effect"].abs() >= 0.005]  # the others would read 0.00
     terms = zip(table["type"], table["index"], table["effect"].round(4), strict=True)
-    data["names"] = names_of(inter, names)
+    data["names"] = words
     data["terms"] = [list(term) for term in terms]
     data["v"] = [round(x, 3) for x in v.tolist()]
     data["d"] = [round(x, 3) for x in inter.predict().tolist()]

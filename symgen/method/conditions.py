@@ -6,7 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from symgen.method.generalization import PerSample
 from symgen.transforms import count_variables, interaction_order
+
+ByState = Float[Tensor, "*batch state"]
+ByOrder = Float[Tensor, "*batch order"]
 
 
 def _by_order(values: Tensor) -> Tensor:
@@ -14,7 +18,7 @@ def _by_order(values: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(order).to(values.dtype)
 
 
-def strength_above(effects: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch order"]:
+def strength_above(effects: ByState) -> ByOrder:
     """Return the share of strength at orders above M, for M = 0..n (Condition 1).
 
     Args:
@@ -33,7 +37,7 @@ def strength_above(effects: Float[Tensor, "*batch state"]) -> Float[Tensor, "*ba
     return (1 - strength.cumsum(-1) / strength.sum(-1, keepdim=True)).clamp(min=0)
 
 
-def average_output(v: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch order"]:
+def average_output(v: ByState) -> ByOrder:
     """Return u(m), the mean of v[S] - v[0] over all states with m variables present (App. B).
 
     Args:
@@ -55,7 +59,7 @@ def average_output(v: Float[Tensor, "*batch state"]) -> Float[Tensor, "*batch or
     return torch.cat([u[..., :1], steps.where(~rounding, 0).cumsum(-1)], -1).to(v.dtype)
 
 
-def never_falls(u: Float[Tensor, "*batch order"]) -> Float[Tensor, "*batch"]:
+def never_falls(u: ByOrder) -> PerSample:
     """Return 1 if u never falls (Condition 2), else 0; NaN if u is constant.
 
     Example:
@@ -66,7 +70,7 @@ def never_falls(u: Float[Tensor, "*batch order"]) -> Float[Tensor, "*batch"]:
     return holds.where((u != 0).any(-1), torch.nan)
 
 
-def smallest_exponent(u: Float[Tensor, "*batch order"]) -> Float[Tensor, "*batch"]:
+def smallest_exponent(u: ByOrder) -> PerSample:
     """Return the smallest p with u(m') >= (m'/m)^p u(m) for all m' <= m (Condition 3).
 
     A positive u(m) bounds p from below, and no p is enough if u(m') <= 0. Negative u(m) and
@@ -98,7 +102,7 @@ def smallest_exponent(u: Float[Tensor, "*batch order"]) -> Float[Tensor, "*batch
     return torch.where((low <= high) & (high > 0) & low.isfinite(), low, torch.nan)
 
 
-def shuffled(v: Float[Tensor, "*batch state"], seed: int = 0) -> Float[Tensor, "*batch state"]:
+def shuffled(v: ByState, seed: int = 0) -> ByState:
     """Return the same outputs in random order over the masked states, except v[0] and v[N].
 
     It is a function without structure, as a control.

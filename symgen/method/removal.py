@@ -9,16 +9,14 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from symgen.interactions import Interactions
-from symgen.method.generalization import Transfer, checked, order_spectrum
+from symgen.method.generalization import PerSample, Transfer, checked, order_spectrum
 
 REMOVED = "non_generalizable"
 #: A loss gap up to this, in nats, counts as none.
 SMALL_GAP = 0.02
 
 
-def remove_interactions(
-    v_full: Float[Tensor, "*batch"], inter: Interactions, g: Transfer
-) -> Float[Tensor, "*batch"]:
+def remove_interactions(v_full: PerSample, inter: Interactions, g: Transfer) -> PerSample:
     """Return the output without its salient non-generalizable interactions (Eq. 12).
 
     All interactions are present in the unmasked input, so their effects are subtracted.
@@ -34,7 +32,7 @@ def remove_interactions(
     return v_full - (inter.effects * g.salient * (1 - g)).sum((-2, -1))
 
 
-def cross_entropy(v: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+def cross_entropy(v: PerSample) -> PerSample:
     """Return -log sigmoid(v), the classification loss in nats that belongs to v (Eq. 1, 12)."""
     return torch.nn.functional.softplus(-v)
 
@@ -59,13 +57,13 @@ def random_share(inter: Interactions, g: Transfer, seed: int = 0) -> Transfer:
     return Transfer.of(share.unflatten(-1, (2, -1)).to(g.device), g.salient)
 
 
-def permuted_share(inter: Interactions, g: Transfer, seed: int = 0) -> Transfer:
+def permuted_share(g: Transfer, seed: int = 0) -> Transfer:
     """Return the transfer with its values permuted among the salient interactions of a sample.
 
     It is the control that keeps the number of removed interactions, but not their strength.
 
     Args:
-        inter, g: interactions and their transfer.
+        g: transfer of some interactions.
         seed: seed of the draw.
     """
     salient = g.salient.flatten(-2).cpu()
@@ -136,7 +134,7 @@ def removal_losses(
         shares = {
             REMOVED: [g],
             "random": [random_share(inter, g, k) for k in seeds],
-            "permuted": [permuted_share(inter, g, k) for k in seeds],
+            "permuted": [permuted_share(g, k) for k in seeds],
         }
         outputs = {"nothing": inter.full, "shrunk": factor * inter.full}
         for kind, several in shares.items():

@@ -292,7 +292,7 @@ def removal() -> dict:
     shares = {
         "removed": g,
         "random": removals.random_share(target, g, seed=5),
-        "permuted": removals.permuted_share(target, g, seed=5),
+        "permuted": removals.permuted_share(g, seed=5),
     }
     strong = target.full.abs()
     found: dict[str, Any] = {"shrinkage": removals.shrinkage(strong + 2, strong)}

@@ -37,7 +37,7 @@ def test_random_removal_takes_the_same_strength_and_permuted_removal_the_same_nu
     for seed in range(3):
         random = removal.random_share(inter, g, seed)
         torch.testing.assert_close(strength(inter, random), strength(inter, g))
-        permuted = removal.permuted_share(inter, g, seed)
+        permuted = removal.permuted_share(g, seed)
         assert torch.equal((permuted * marked).sum((1, 2)), (g * marked).sum((1, 2)))
         assert not torch.equal(permuted * marked, g * marked)
     # All seeds together reach every salient interaction.
