@@ -289,10 +289,16 @@ class Interactions:
             [3.0, 2.0, 1.0]
         """
         v = v.to(torch.float64)
-        ands = share * moebius(v)
-        ors = (share - 1) * moebius(v.flip(-1))
+        effects = torch.stack([share * moebius(v), (share - 1) * moebius(v.flip(-1))], -2)
+        return cls.uncertified(v, effects)
+
+    @classmethod
+    def uncertified(
+        cls, v: Float[Tensor, "*batch state"], effects: Float[Tensor, "*batch type state"]
+    ) -> "Interactions":
+        """Return effects of v without a certificate; an OR of one variable counts as an AND."""
         order = interaction_order(count_variables(v)).to(v.device)
-        # An OR of one variable is an AND of it.
+        ands, ors = effects.unbind(-2)
         ands = torch.where(order == 1, ands + ors, ands) * (order > 0)
         effects = torch.stack([ands, ors * (order > 1)], -2)
         size = effects.abs().sum((-2, -1))

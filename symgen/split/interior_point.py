@@ -12,10 +12,11 @@ product. For the AND columns (Z) and the OR columns (Y),
 with f and g the zeta transforms of a and b.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from symgen.split.few import without_dust
 from symgen.split.program import CentralPath, Program
 from symgen.split.symmetric import Inverse, symmetric_basis
 from symgen.transforms import zeta
@@ -28,47 +29,39 @@ TO_BOUNDARY = 0.995
 LARGE = 9
 
 
-def minimize(
-    program: Program, tol: float, max_iter: int, keep: float | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return feasible effects and proven lower bounds; see `CentralPath.follow`."""
-    return _Path(program).follow(tol, max_iter, keep)
-
-
-class _Path(CentralPath):
+class InteriorPoint(CentralPath):
     """The state of the method.
 
     Attributes:
-        pair: primal and dual values of all products, shape (sample, 2, 6, state).
+        pair: the two values of every product, (sample, 2, 2, 3, state). The axes are: free part or
+            distance to its bound; sign; AND effects, OR effects or mu.
         mu: the dual of the states, shape (sample, state).
         ratio, weight, slack, factor: the Newton system; see `_prepare`.
     """
 
     def __init__(self, program: Program):
         super().__init__(program)
-        pairs, eps = program.pairs, program.eps[:, None]
-        cost = program.cost.repeat(1, 2, 1)
+        bound = torch.cat([program.cost, program.eps[:, None].expand_as(program.w[:, None])], 1)
         # Centred from the start: every product is the same.
-        primal = torch.cat([START / cost, eps.where(pairs[:, 4:], 1.0)], 1).where(pairs, 1.0)
-        dual = torch.cat([cost, (START / eps).where(pairs[:, 4:], 1.0)], 1)
-        self.pair = torch.stack([primal, dual], 1)
+        pair = torch.stack([START / bound, bound], 1).where(program.pairs[:, None], 1.0)
+        self.pair = pair[:, :, None].repeat(1, 1, 2, 1, 1)
         self.mu = torch.zeros_like(program.w)
 
     def advance(self, tol: float) -> None:
         """Take one predictor-corrector step and keep what it certifies."""
-        program, pairs = self.program, self.program.pairs
+        program, pairs = self.program, self.program.pairs[:, None]
         self._prepare()
-        count = pairs.sum((1, 2))
-        product = (self.pair.prod(1) * pairs).sum((1, 2))
+        size = (self.pair.prod(1) * pairs).sum((1, 2, 3))
         move, _ = self._toward(torch.zeros_like(self.pair[:, 0]))
-        ahead = (self._ahead(move, self._reach(move)) * pairs).sum((1, 2))
-        centre = ((ahead / product) ** 3 * product / count)[:, None, None]
+        ahead = (self._ahead(move, self._reach(move)).prod(1) * pairs).sum((1, 2, 3))
+        centre = (ahead / size) ** 3 * size / (2 * pairs.sum((1, 2, 3)))
+        centre = centre[:, None, None, None]
         target = (centre - move.prod(1)) * pairs
         move, mu = self._toward(target)
         reach = self._reach(move)
         for _ in range(CORRECTORS):
             # Gondzio: look beyond the boundary, and pull back the products that strayed.
-            value = self._ahead(move, (reach + 0.3).clamp(max=1.0))
+            value = self._ahead(move, (reach + 0.3).clamp(max=1.0)).prod(1)
             stray = (value.clamp(0.1 * centre, 10 * centre) - value).clamp(min=-10 * centre)
             retarget = target + stray * pairs
             other, other_mu = self._toward(retarget)
@@ -76,31 +69,28 @@ class _Path(CentralPath):
             better = longer.sum(1, keepdim=True) > reach.sum(1, keepdim=True) + 0.02
             if not better.any():
                 break
-            target = torch.where(better[..., None], retarget, target)
-            move = torch.where(better[..., None, None], other, move)
-            mu, reach = torch.where(better, other_mu, mu), torch.where(better, longer, reach)
+            target = retarget.where(better[..., None, None], target)
+            move = other.where(better[..., None, None, None], move)
+            mu, reach = other_mu.where(better, mu), longer.where(better, reach)
         # At the end of the full step, effects match w to first order.
-        parts = (self.pair + move)[:, 0, :4] * pairs[:, :4]
-        x = parts[:, :2] - parts[:, 2:]
-        # Once more for rounding errors.
-        x = x + program.explained(program.excess(x), self.weight, self.slack, self._solve)
+        plus, minus = ((self.pair + move)[:, 0, :, :2] * program.columns).unbind(1)
+        x = plus - minus
         reach = (TO_BOUNDARY * reach).clamp(max=1.0)
-        self.pair = self.pair + reach[..., None, None] * move
+        self.pair = self._ahead(move, reach)
         self.mu = self.mu + reach[:, 1:] * mu
         # Computed from mu again, so that rounding errors do not add up.
         product = program.adjoint(self.mu)
-        self.pair[:, 1, :4] = torch.cat([program.cost - product, program.cost + product], 1)
-        self.pair[:, 1, :4].clamp_(min=1e-14)
+        distance = torch.stack([program.cost - product, program.cost + product], 1)
+        self.pair[:, 1, :, :2] = distance.clamp(min=1e-14)
         self.certify(x, self.mu)
 
     def _prepare(self) -> None:
         """Factor the system (A diag(weight) A' + diag(slack)) u = rest at the present point."""
         self.factor = torch.empty(0)  # frees the old matrices before the new ones are formed
-        primal, dual = self.pair.unbind(1)
-        self.ratio = primal / dual
-        self.weight = (self.ratio[:, :2] + self.ratio[:, 2:4]) * self.program.columns
-        both = (dual[:, 4:] / primal[:, 4:]).sum(1)
-        self.slack = torch.where(self.program.pairs[:, 4], 1 / both, 0.0)
+        self.ratio = self.pair[:, 0] / self.pair[:, 1]
+        total = self.ratio.sum(1)
+        self.weight = total[:, :2] * self.program.columns
+        self.slack = torch.where(self.program.pairs[:, 2], 1 / total[:, 2], 0.0)
         self.factor = self._symmetric() or _factor(self.weight, self.slack)
 
     def _symmetric(self) -> Inverse | None:
@@ -124,42 +114,35 @@ class _Path(CentralPath):
         return torch.linalg.solve_triangular(self.factor.mT, half, upper=True)[..., 0]
 
     def _toward(self, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the step that makes every product equal to its target, to first order.
-
-        It is a step of the pairs, (sample, 2, 6, state), and of mu.
-        """
-        program, (primal, dual) = self.program, self.pair.unbind(1)
-        level = target / dual
-        shift = self.slack * (self.mu - (target[:, 4] / primal[:, 4] - target[:, 5] / primal[:, 5]))
-        residual = (primal[:, 5] - primal[:, 4]) / 2
-        rest = program.w - residual - program.outputs(level[:, :2] - level[:, 2:4]) - shift
+        """Return the steps of the pairs and of mu towards these products, to first order."""
+        program, (free, distance) = self.program, self.pair.unbind(1)
+        level = target / distance
+        plus, minus = level.unbind(1)
+        aim = plus - minus
+        residual = (distance[:, 1, 2] - distance[:, 0, 2]) / 2
+        shift = self.slack * (self.mu - aim[:, 2])
+        rest = program.w - residual - program.outputs(aim) - shift
         mu = self._solve(rest * program.rows)
-        product = program.adjoint(mu)
-        bend = (self.slack * mu + shift)[:, None]
-        to_dual = torch.cat([-product, product], 1)
-        to_primal = level[:, :4] - primal[:, :4] - self.ratio[:, :4] * to_dual
-        to_primal = torch.cat([to_primal, -bend, bend], 1) * program.pairs
-        slope = dual[:, 4:] / primal[:, 4:]
-        closing = target[:, 4:] / primal[:, 4:] - dual[:, 4:] - slope * to_primal[:, 4:]
-        to_dual = torch.cat([to_dual, closing], 1) * program.pairs
-        return torch.stack([to_primal, to_dual], 1), mu
+        # Of A'mu and of the residual.
+        change = torch.cat([program.adjoint(mu), (self.slack * mu + shift)[:, None]], 1)
+        to_distance = torch.stack([-change, change], 1) * program.pairs[:, None]
+        to_free = (level - free - self.ratio * to_distance) * program.pairs[:, None]
+        return torch.stack([to_free, to_distance], 1), mu
 
     def _reach(self, move: Tensor) -> Tensor:
         """Return the largest primal and dual step lengths, at most 1, shape (sample, 2)."""
-        share = torch.where(move < 0, -self.pair / move, torch.inf)
-        return share.flatten(2).amin(2).clamp(max=1.0)
+        share = torch.where(move < 0, -self.pair / move, torch.inf).amin((2, 4)).flatten(1)
+        # Effects and the residual's distances are primal, mu and the effects' distances dual.
+        return share[:, [[0, 1, 5], [3, 4, 2]]].amin(2).clamp(max=1.0)
 
     def _ahead(self, move: Tensor, reach: Tensor) -> Tensor:
-        """Return the products after these shares of a step."""
-        return (self.pair + reach[..., None, None] * move).prod(1)
+        """Return the pairs after these shares of a step."""
+        return self.pair + reach[:, [[0, 0, 1], [1, 1, 0]]][:, :, None, :, None] * move
 
-    def cleaned(self, tol: float) -> Tensor:
-        """Return the best effects, with zeros off the support of the optimum."""
-        dual = self.pair[:, 1]
-        product = 1 - torch.minimum(dual[:, :2], dual[:, 2:4]) / self.program.cost
-        return without_dust(
-            self.program, self.best, self.low, product, tol, self.weight, self.slack, self._solve
-        )
+    def system(self) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]]:
+        """Return abs(A'mu) / cost and the last Newton system."""
+        product = 1 - self.pair[:, 1, :, :2].amin(1) / self.program.cost
+        return product, self.weight, self.slack, self._solve
 
 
 def _normal_matrix(weight: Tensor, slack: Tensor) -> Tensor:
@@ -170,23 +153,18 @@ def _normal_matrix(weight: Tensor, slack: Tensor) -> Tensor:
     """
     n = weight.shape[-1].bit_length() - 1
     low = torch.arange(2 ** min(n, 7), device=weight.device)
-
-    def table(values: Tensor, pairs: Tensor) -> Tensor:
-        values = values.view(len(values), -1, len(low))
-        return values.index_select(-1, pairs.flatten()).unflatten(-1, pairs.shape)
-
-    above = zeta(weight[:, 1]).flip(-1)
-    both = table(zeta(weight[:, 0]), low[:, None] & low)
-    either = table(above, low[:, None] | low)
-    row = (above[:, :1] - above).view(len(weight), -1, len(low), 1)
-    column = above.view(len(weight), -1, 1, len(low))
+    shape = len(weight), -1, len(low)
+    ands, above = zeta(weight).unbind(1)
+    above = above.flip(-1)
+    both = ands.reshape(shape)[..., low[:, None] & low]
+    either = above.reshape(shape)[..., low[:, None] | low]
+    row = (above[:, :1] - above).reshape(shape)[..., None]
+    column = above.reshape(shape)[..., None, :]
     matrix = weight.new_empty(len(weight), 2**n, 2**n)
     blocks = matrix.view(len(weight), both.shape[1], len(low), -1, len(low))
     for i in range(both.shape[1]):
         for j in range(i + 1):
-            block = torch.add(both[:, i & j], either[:, i | j], out=blocks[:, i, :, j])
-            block += row[:, i]
-            block -= column[:, j]
+            blocks[:, i, :, j] = both[:, i & j] + either[:, i | j] + row[:, i] - column[:, j]
     matrix[:, :, 0] = matrix[:, 0, :] = 0
     diagonal = matrix.diagonal(dim1=-2, dim2=-1)
     diagonal += slack

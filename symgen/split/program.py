@@ -15,8 +15,14 @@ from symgen.transforms import (
 
 # Tolerated excess over the noise bound, times (1e-3 + eps), if max(w) - min(w) = 1.
 EXACT = 1e-7
-# Conjugate gradient steps of `Program.explained`.
-ITERATIONS = 20
+# Corrections of rounding errors in a step, and conjugate gradient steps of `Program.explained`.
+REFINEMENTS, ITERATIONS = 3, 20
+# An effect is set to zero if its dual product stays this far from its cost. The wider margin, which
+# keeps more effects, goes first: if it fails, the narrower one fails too.
+MARGINS = (0.3, 0.05)
+# Repairs aim at a noise bound smaller by this share of tol, so that they need not be exact.
+INSIDE = 0.5
+REPAIRS = 6
 
 
 class Program:
@@ -24,9 +30,9 @@ class Program:
 
     Each minimizes the sum of cost * abs(x). Its dual has the constraint abs(A'mu) <= cost.
 
-    Six products of a positive primal and a positive dual value go to zero together in every state.
-    They pair the positive parts of AND and OR effects with cost - A'mu, their negative parts with
-    cost + A'mu, and the two distances of the residual r to its bounds with the two parts of mu.
+    Six products of two positive values go to zero together in every state. They pair the positive
+    parts of AND and OR effects with cost - A'mu, and the positive part of mu with eps - r, where r
+    is the residual w - Ax. The negative parts pair with cost + A'mu and eps + r.
 
     Attributes:
         w: outputs minus v[0], shape (sample, state).
@@ -34,35 +40,25 @@ class Program:
         cost: costs of the effects, shape (sample, 2, state); 1 for the sparsest split.
         columns: which AND and OR effects may be nonzero, shape (2, state).
         rows: which states count, shape (state,).
-        pairs: which products exist, shape (sample, 6, state).
+        pairs: which products exist for AND effects, OR effects and mu, (sample, 3, state).
     """
 
-    def __init__(self, w: Tensor, eps: Tensor):
-        self.n, self.w, self.eps = count_variables(w), w, eps[:, None]
+    def __init__(self, w: Tensor, eps: Tensor, cost: Tensor | None = None):
+        self.n = count_variables(w)
+        self.w = w
+        self.eps = eps
+        self.cost = torch.ones_like(w)[:, None].expand(-1, 2, -1) if cost is None else cost
         order = interaction_order(self.n).to(w.device)
         self.columns = torch.stack([order > 0, order > 1])
         self.rows = order > 0
-        self.cost = torch.ones_like(w)[:, None].expand(-1, 2, -1)
-        noisy = (self.eps > 0) & self.rows
-        self.pairs = torch.cat(
-            [self.columns.repeat(2, 1).expand(len(w), 4, -1), noisy[:, None].expand(-1, 2, -1)], 1
-        )
+        effects = self.columns.expand(len(w), 2, -1)
+        self.pairs = torch.cat([effects, ((eps > 0) & self.rows)[:, None]], 1)
 
     def __len__(self) -> int:
         return len(self.w)
 
-    def __getitem__(self, kept: Tensor) -> "Program":
-        part = object.__new__(Program)
-        part.__dict__.update(self.__dict__)
-        for name in ("w", "eps", "cost", "pairs"):
-            setattr(part, name, getattr(self, name)[kept])
-        return part
-
-    def weighted(self, cost: Tensor) -> "Program":
-        """Return the same programs with other costs."""
-        other = object.__new__(Program)
-        other.__dict__.update(self.__dict__ | {"cost": cost})
-        return other
+    def __getitem__(self, kept: Tensor | slice) -> "Program":
+        return Program(self.w[kept], self.eps[kept], self.cost[kept])
 
     def outputs(self, x: Tensor) -> Tensor:
         """Return A x, the sum of the effects on every state.
@@ -131,7 +127,7 @@ class Program:
 class CentralPath:
     """The best certified effects of a method, on its way to the optimum.
 
-    A method adds `advance` and `cleaned`. Both take the relative gap that is aimed at.
+    A method adds `advance` and `system`.
 
     Attributes:
         program: the scaled programs; zero effects are not feasible in any of them.
@@ -154,36 +150,74 @@ class CentralPath:
         return part
 
     def advance(self, tol: float) -> None:
-        """Take one step."""
+        """Take one step towards the relative gap tol."""
         raise NotImplementedError
 
-    def cleaned(self, tol: float) -> Tensor:
-        """Return the best effects, with zeros off the support of the optimum."""
+    def system(self) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]]:
+        """Return abs(A'mu) / cost, and a system as `Program.explained` takes it."""
         raise NotImplementedError
 
     def gap(self) -> Tensor:
         """Return the certified relative distance of the objective from the optimum."""
         return (self.objective - self.low) / self.objective
 
-    def certify(self, x: Tensor, mu: Tensor) -> None:
-        """Keep the effects, made feasible, and the bound that mu proves, if they are better."""
-        x = self.program.repaired(x)
-        objective = self.program.objective(x)
+    def certify(self, x: Tensor, mu: Tensor, share: float = 1.0) -> None:
+        """Keep the effects, made feasible, and the bound that mu proves, if they are better.
+
+        Args:
+            x: effects that match w up to a share of the noise bound, to first order.
+            mu: dual of the states.
+            share: this share.
+        """
+        program = self.program
+        _, weight, _, solve = self.system()
+        for _ in range(REFINEMENTS):
+            x = x + weight * program.adjoint(solve(program.excess(x, share)))
+        x = program.repaired(x)
+        objective = program.objective(x)
         # All points of the optimal face are equal up to rounding, and later ones are more central.
         better = objective <= self.objective * (1 + 1e-9)
-        self.best = torch.where(better[:, None, None], x, self.best)
-        self.objective = torch.where(better, objective, self.objective)
-        self.low = torch.maximum(self.low, self.program.bound(mu))
+        self.best = x.where(better[:, None, None], self.best)
+        self.objective = objective.where(better, self.objective)
+        self.low = self.low.maximum(program.bound(mu))
 
-    def follow(self, tol: float, max_iter: int, keep: float | None = None) -> tuple[Tensor, Tensor]:
+    def cleaned(self, tol: float) -> Tensor:
+        """Return the best effects without dust, if that keeps the certificate.
+
+        Dust: tiny effects that an inner point leaves where the optimum has zeros. The other effects
+        take over their outputs.
+
+        Args:
+            tol: relative gap to keep.
+        """
+        program = self.program
+        product, weight, slack, solve = self.system()
+        allowed = torch.maximum(tol * self.objective, self.objective - self.low)
+        cleaned = self.best
+        live = torch.ones_like(self.low, dtype=torch.bool)
+        for margin in MARGINS:
+            support = (product > 1 - margin) & program.columns
+            x = self.best * support
+            live = live & (x != self.best).any(-1).any(-1)
+            for _ in range(REPAIRS):
+                rest = program.excess(x, 1 - min(INSIDE * tol, 0.1)) * live[:, None]
+                if program.negligible(rest).all():
+                    break
+                x = x + program.explained(rest, weight * support, slack, solve)
+            live = live & program.negligible(program.excess(x))
+            live = live & (program.objective(x) - self.low <= allowed)
+            cleaned = torch.where(live[:, None, None], x, cleaned)
+        return cleaned
+
+    def follow(self, tol: float, max_iter: int) -> tuple[Tensor, Tensor]:
         """Return feasible effects (sample, 2, state) and proven lower bounds (sample,).
 
         Args:
             tol: relative gap at which a sample is finished.
             max_iter: largest number of steps.
-            keep: relative gap that the removal of dust keeps, tol by default; 0 leaves the dust.
         """
-        effects, bound = torch.zeros_like(self.best), torch.zeros_like(self.low)
+        effects = torch.zeros_like(self.best)
+        bound = torch.zeros_like(self.low)
         path, live = self, torch.arange(len(bound), device=bound.device)
         for step in range(max_iter):
             path.advance(tol)
@@ -191,7 +225,7 @@ class CentralPath:
             if done.any():
                 finished = path[done]
                 bound[live[done]] = finished.low
-                effects[live[done]] = finished.cleaned(tol if keep is None else keep)
+                effects[live[done]] = finished.cleaned(tol)
                 if done.all():
                     break
                 live, path = live[~done], path[~done]

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from symgen.interactions import Interactions
-from symgen.transforms import count_variables, interaction_order, moebius, moebius_adjoint
+from symgen.transforms import moebius, moebius_adjoint
 
 RATES = (1e-6, 1e-5, 1e-4)
 STEPS = 20_000
@@ -48,27 +48,20 @@ def published(
         >>> round(inter.or_[0, 3].item(), 2), round(inter.objective.item(), 2)
         (1.0, 1.0)
     """
-    order = interaction_order(count_variables(v)).to(v.device)
-    and_, or_ = torch.zeros_like(v, dtype=torch.float64), torch.zeros_like(v, dtype=torch.float64)
-    size = torch.full_like(and_[..., 0], torch.inf)
-    for one in RATES if rate is None else (rate,):
-        ands, ors = _descended(v, noise, one, steps)
-        # An OR over one variable is an AND over it, and their sum is never less sparse.
-        ands, ors = torch.where(order == 1, ands + ors, ands) * (order > 0), ors * (order > 1)
-        total = (ands.abs() + ors.abs()).sum(-1)
-        better = (total < size)[..., None]
-        and_, or_ = torch.where(better, ands, and_), torch.where(better, ors, or_)
-        size = torch.minimum(total, size)
-    v = v.double()
-    gap = torch.full_like(size, torch.nan)
-    effects = torch.stack([and_, or_], -2)
-    return Interactions(effects, v[..., 0].clone(), size, gap, v[..., -1].clone())
+    results = [
+        Interactions.uncertified(v.double(), _descended(v, noise, one, steps))
+        for one in (RATES if rate is None else (rate,))
+    ]
+    best = torch.stack([one.objective for one in results]).argmin(0)
+    effects = torch.stack([one.effects for one in results])
+    effects = effects.take_along_dim(best[None, ..., None, None], 0)[0]
+    return Interactions.uncertified(v.double(), effects)
 
 
-def _descended(v: Tensor, noise: float, rate: float, steps: int) -> tuple[Tensor, Tensor]:
-    """Return AND and OR effects after gradient descent at one rate."""
+def _descended(v: Tensor, noise: float, rate: float, steps: int) -> Tensor:
+    """Return AND and OR effects (..., 2, state) after gradient descent at one rate."""
     w = (v - v[..., :1]).float()
-    eps = (noise * (v[..., -1:] - v[..., :1]).abs()).float()
+    eps = (noise * w[..., -1:]).abs()
     p, q = torch.zeros_like(w), torch.zeros_like(w)
     speed_p, speed_q = torch.zeros_like(w), torch.zeros_like(w)
     for step in range(steps):
@@ -83,7 +76,7 @@ def _descended(v: Tensor, noise: float, rate: float, steps: int) -> tuple[Tensor
         p.sub_(speed_p, alpha=now)
         q = q.sub_(speed_q, alpha=now).clamp_(-eps, eps)
     and_, or_ = _effects(w.double(), p, q)
-    return and_, -or_
+    return torch.stack([and_, -or_], -2)
 
 
 def _effects(w: Tensor, p: Tensor, q: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ every state. With one column of A per candidate set,
 Its duals mu price every set T: one with abs(A'mu) > 1 that is no candidate makes the model sparser.
 Climbs look for such sets, they become candidates, and the program is solved again. The sets that
 are left are fitted by least squares once more, so effects do not shrink. The new model is kept if
-it has no more effects and explains as much.
+Schwarz's criterion, which weighs the number of effects against the residual, prefers it.
 
 What is proven: no model of the candidates is sparser by more than the gap. What is not: other sets
 might, although a search found none. How well the model predicts other states is measured, on states
@@ -38,8 +38,8 @@ from symgen.storage import read_whole, write_tensors
 MAX_VARIABLES = 62
 # States drawn at a time.
 BLOCK = 1024
-# Rounds of new candidates, which end if no price exceeds ENTERS.
-ROUNDS, ENTERS = 4, 1.001
+# New candidates have a price above ENTERS. Rounds end that lower the bound by less than PROGRESS.
+ENTERS, PROGRESS = 1.001, 0.01
 # Equally sparse models to compare, and by how much cheaper some effects are for that.
 CORNERS, CHEAPER = 4, 1e-3
 # Effects up to this are rounding errors.
@@ -111,10 +111,8 @@ class SampledInteractions:
 
     @property
     def explained(self) -> Float[Tensor, " sample"]:
-        """Share of the variance of v on held-out states that the model explains; NaN if it is 0."""
-        if not len(self.held_out):
-            return torch.full_like(self.bias, torch.nan)
-        spread = self.v.var(-1, correction=0)
+        """Share of the variance of v on held-out states that is explained; NaN if it is 0."""
+        spread = (self.v - self.v.mean(-1, keepdim=True)).square().mean(-1)
         missed = (self.v - self.predict(self.held_out)).square().mean(-1)
         return 1 - missed / spread.where(spread > 0, torch.nan)
 
@@ -146,9 +144,10 @@ class SampledInteractions:
             order, effect (log odds), index.
         """
         sample, place = self.effects.numpy().nonzero()
-        names = range(self.n) if self.names is None else self.names
+        kind = self.is_or.long().numpy()[place]
+        index = self.index.numpy()[place]
+        names = np.arange(self.n) if self.names is None else self.names
         labels = np.broadcast_to(names, (len(self), self.n))
-        kind, index = self.is_or.numpy().astype(int)[place], self.index.numpy()[place]
         return tidy(sample, kind, index, self.effects.numpy()[sample, place], labels)
 
     def save(self, path: str | os.PathLike) -> None:
@@ -205,7 +204,7 @@ def draw_states(n: int, count: int, seed: int = 0) -> Int[Tensor, " count"]:
     while len(drawn) < count:
         size = generator.choice(sizes, (BLOCK, 1), p=chance / chance.sum())
         rank = generator.random((BLOCK, n)).argsort(1)
-        drawn |= dict.fromkeys(_numbers(rank < size).tolist())
+        drawn |= dict.fromkeys(((rank < size) @ (1 << np.arange(n))).tolist())
     return torch.tensor([*drawn][:count])
 
 
@@ -270,9 +269,7 @@ def sparsify_sampled(
     solved = []
     for w in (v - v[:, :1])[:, 1:seen].numpy():
         model, x, gap = _sparsest(present[:, order], w, noise * abs(w[0]))
-        members = np.zeros_like(model.members)
-        members[:, order] = model.members
-        solved.append((_numbers(members) << 1 | model.is_or, x, gap))
+        solved.append(((model.members @ (1 << order)) << 1 | model.is_or, x, gap))
     keys = np.unique(np.concatenate([part[0] for part in solved]))
     effects = np.zeros((len(v), len(keys)))
     for row, (own, x, _) in zip(effects, solved, strict=True):
@@ -302,11 +299,6 @@ def sparsify_sampled(
     return result
 
 
-def _numbers(members: np.ndarray) -> np.ndarray:
-    """Return bool sets (set, variable) as integers."""
-    return (members.astype(np.int64) << np.arange(members.shape[1])).sum(1)
-
-
 def _sparsest(present: np.ndarray, w: np.ndarray, eps: float) -> tuple[Model, np.ndarray, float]:
     """Return a sparse model of one sample, its effects, and their certified gap.
 
@@ -322,30 +314,32 @@ def _sparsest(present: np.ndarray, w: np.ndarray, eps: float) -> tuple[Model, np
     model, x, variance = grown(present, w, eps, floor)
     if not len(model):
         return model, x, 0.0
-    rest = abs(w - model.matrix @ x)
-    bound = np.maximum(rest, max(eps, variance**0.5))
+    bound = np.maximum(abs(w - model.matrix @ x), max(eps, variance**0.5))
     candidates = model.joined(model.members, True).joined(model.members, False)
-    for turn in range(ROUNDS + 1):
+    low, before = -np.inf, np.inf
+    while True:
         # Central duals do not depend on one of many corners, so few rounds suffice.
         cost = np.ones(len(candidates))
-        central, mu = least_cost(candidates.matrix, w - bound, w + bound, cost, "ipm")
-        larger = candidates.neighbors(np.zeros(len(candidates)), mu, 0.0)
+        y, mu = least_cost(candidates.matrix, w - bound, w + bound, cost, inner=True)
+        price = abs(mu @ candidates.matrix).max()
+        low = float((mu @ w - bound @ abs(mu)) / max(price, 1.0))
+        if low > (1 - PROGRESS) * before:
+            break
+        before = low
+        larger = candidates.neighbors(0 * y, mu, 0.0)
         entering = abs(mu @ larger.matrix) > ENTERS
         entering[: len(candidates)] = True
-        if turn == ROUNDS or entering.sum() == len(candidates):
-            break
         candidates = larger[entering]
-    price = float(abs(mu @ candidates.matrix).max())
-    low = (mu @ w - bound @ abs(mu)) / max(price, 1.0)
     # Several models are equally sparse, and one with few effects is best to read. So the effects
     # that a model leaves out cost less the next time.
-    cost = 1 - CHEAPER * abs(central) / abs(central).max()
+    cost = 1 - CHEAPER * abs(y) / abs(y).max()
     for _ in range(CORNERS):
         y, _ = least_cost(candidates.matrix, w - bound, w + bound, cost)
         used = abs(y) > ZERO
-        other, y, other_variance = candidates[used].fitted(w, floor)
-        if len(other) <= len(model) and other_variance <= variance:
-            model, x = other, y
+        other, y, spread = candidates[used].fitted(w, floor)
+        # Schwarz's criterion: an effect is worth log(m) / m of the variance.
+        if np.log(spread / variance) <= (len(model) - len(other)) * np.log(len(w)) / len(w):
+            model, x, variance = other, y, spread
         cost = cost - CHEAPER * ~used
     objective = float(abs(x).sum())
-    return model, x * scale, max(0.0, float(1 - low / objective))
+    return model, x * scale, max(0.0, 1 - low / objective)

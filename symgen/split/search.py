@@ -124,19 +124,16 @@ class Model:
 
         An OR of one variable is an AND of it.
         """
-        known = {column.tobytes() for column in self.matrix.T.astype(bool)}
-        columns = self.states.column(members, is_or)
-        new = []
-        for i, column in enumerate(columns.astype(bool)):
-            if column.tobytes() not in known and column.any():
-                known.add(column.tobytes())
-                new.append(i)
-        return Model(
+        matrix = np.concatenate([self.matrix, self.states.column(members, is_or).T], 1)
+        bits = np.packbits(matrix.astype(bool), axis=0)
+        kept = np.sort(np.unique(bits, axis=1, return_index=True)[1])
+        model = Model(
             self.states,
-            np.concatenate([self.members, members[new]]),
-            np.concatenate([self.is_or, is_or & (members[new].sum(1) > 1)]),
-            np.concatenate([self.matrix, columns[new].T], 1),
+            np.concatenate([self.members, members]),
+            np.concatenate([self.is_or, is_or & (members.sum(1) > 1)]),
+            matrix,
         )
+        return model[kept[matrix[:, kept].any(0)]]
 
     def fitted(self, w: np.ndarray, least: float) -> "tuple[Model, np.ndarray, float]":
         """Return the part that is significant, its effects by least squares, and the variance.
@@ -173,10 +170,9 @@ class Model:
         for is_or in (False, True):
             own = self.is_or == is_or
             partial = rest + x[own, None] * self.matrix[:, own].T
-            starts = np.concatenate([singles, self.members[own], self.members[own]])
-            residual = np.tile(rest, (len(starts), 1))
-            residual[len(starts) - len(partial) :] = partial
+            residual = np.concatenate([np.tile(rest, (len(singles), 1)), partial])
             residual -= residual.mean(1, keepdims=True)
+            starts = np.concatenate([singles, self.members[own]])
             found, gain = self.states.climbed(starts, residual, is_or)
             strongest = (-gain).argsort()[: max(FEWEST, len(self))]
             model = model.joined(found[strongest[gain[strongest] > least]], is_or)

@@ -16,7 +16,6 @@ memory is a few vectors of length 2**n.
 """
 
 import warnings
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -27,8 +26,9 @@ from tqdm.auto import tqdm
 
 from symgen.device import batch_budget, check_states, progress_bar
 from symgen.interactions import Interactions
-from symgen.split import first_order, interior_point
 from symgen.split.few import reweighted
+from symgen.split.first_order import FirstOrder
+from symgen.split.interior_point import InteriorPoint
 from symgen.split.program import Program
 from symgen.transforms import count_variables
 
@@ -41,9 +41,8 @@ LEAST_NOISE = 1e-12
 # the samples that the first-order method leaves. With 12 variables a sample takes it 5 to 12 s,
 # and the first-order method about 1 s.
 DENSE_FIRST, DENSE_LAST = 11, 12
-# Samples per call of a worker. Large systems gain nothing from a batch, and alone a result cannot
-# depend on other samples, even by rounding.
-TOGETHER, ALONE = 8, range(9, DENSE_FIRST + 1)
+# Bytes of the samples that a CPU solves together. Larger batches leave its cache.
+TOGETHER = 24 * 2**20
 # Up to THREADS_LAST variables, more workers than this wait for each other.
 FEW_WORKERS, THREADS_LAST = 2, 10
 
@@ -180,31 +179,18 @@ def _solve(
     within a long chain of small operations cost more than they give.
     """
     n, threads = count_variables(v), torch.get_num_threads()
+    workers, memory = min(threads, threads if n > THREADS_LAST else FEW_WORKERS), TOGETHER
     if v.is_cuda:
-        workers = 1
-        numbers = 3 * 4**n if n <= DENSE_FIRST else 100 * 2**n
-        size = max(1, batch_budget(v.device) // (8 * numbers))
-    else:
-        workers = max(1, min(threads if n > THREADS_LAST else FEW_WORKERS, threads, len(v)))
-        size = 1 if n in ALONE else TOGETHER
+        workers, memory = 1, batch_budget(v.device)
+    numbers = 3 * 4**n if n <= DENSE_FIRST else 100 * 2**n
+    size = max(1, min(memory // (8 * numbers), -(-len(v) // workers)))
 
-    @torch.no_grad()
-    @torch.inference_mode(False)
     def run(part: Tensor) -> tuple[Tensor, Tensor]:
         if not v.is_cuda:
             torch.set_num_threads(max(1, threads // workers))
-        w = part - part[:, :1]
-        # Unlike max abs(w), the range is the same for the complement dual -v[N - S].
-        scale = w.amax(-1) - w.amin(-1)
-        scale = scale.where(scale > 0, 1.0)
-        # Divided first, so that the smallest numbers lose nothing.
-        eps = noise * (w[:, -1].abs() / scale)
-        eps = eps.where(eps > LEAST_NOISE, 0.0)
-        x, low = _minimize(Program(w / scale[:, None], eps), tol, few, max_iter)
-        objective = x.abs().sum((1, 2))
-        gap = ((objective - low) / objective).where(objective != 0, 0.0).clamp(min=0.0)
-        bar.update(len(w))
-        return x * scale[:, None, None], gap
+        result = _split(part, noise, tol, few, max_iter)
+        bar.update(len(part))
+        return result
 
     try:
         solved = Parallel(workers, require="sharedmem")(delayed(run)(x) for x in v.split(size))
@@ -214,25 +200,37 @@ def _solve(
     return torch.cat(effects), torch.cat(gap)
 
 
-def _minimize(program: Program, tol: float, few: bool, max_iter: int) -> tuple[Tensor, Tensor]:
-    """Return feasible effects (sample, 2, state) and proven lower bounds (sample,)."""
-    effects = program.w.new_zeros(len(program), 2, 2**program.n)
-    bound = program.w.new_zeros(len(program))
+@torch.no_grad()
+@torch.inference_mode(False)
+def _split(v: Tensor, noise: float, tol: float, few: bool, max_iter: int) -> tuple[Tensor, Tensor]:
+    """Return feasible effects (sample, 2, state) and their relative gaps (sample,)."""
+    w = v - v[:, :1]
+    # Unlike max abs(w), the range is the same for the complement dual -v[N - S].
+    scale = w.amax(-1, keepdim=True) - w.amin(-1, keepdim=True)
+    scale = scale.where(scale > 0, 1.0)
+    # Divided first, so that the smallest numbers lose nothing.
+    eps = noise * (w[:, -1:].abs() / scale)
+    every = Program(w / scale, eps.where(eps > LEAST_NOISE, 0.0))
+    effects = torch.zeros_like(every.cost)
+    gap = torch.zeros_like(w[:, 0])
     # Zero effects are optimal if no output leaves the noise bound.
-    live = (program.excess(effects).abs().amax(-1) > 0).nonzero().squeeze(-1)
-    if not len(live):
-        return effects, bound
-    first: ModuleType = first_order if program.n > DENSE_FIRST else interior_point
-    # The reweighted model needs some room within tol.
-    aim = tol / 5 if few else tol
-    effects[live], bound[live] = first.minimize(program[live], aim, max_iter)
-    if DENSE_FIRST < program.n <= DENSE_LAST:
-        objective = effects.abs().sum((1, 2))
-        for late in (objective - bound > tol * objective).nonzero():
-            effects[late], bound[late] = interior_point.minimize(program[late], aim, max_iter)
-    if few:
-        effects[live] = reweighted(
-            program[live], effects[live], bound[live], tol,
-            lambda other, stop, keep: first.minimize(other, stop, max_iter, keep),
-        )  # fmt: skip
-    return effects, bound
+    live = (every.excess(effects) != 0).any(1)
+    if live.any():
+        program = every[live]
+        method = FirstOrder if program.n > DENSE_FIRST else InteriorPoint
+        # The reweighted model needs some room within tol.
+        aim = tol / 5 if few else tol
+        x, low = method(program).follow(aim, max_iter)
+        if DENSE_FIRST < program.n <= DENSE_LAST:
+            objective = program.objective(x)
+            for late in (objective - low > tol * objective).nonzero():
+                x[late], low[late] = InteriorPoint(program[late]).follow(aim, max_iter)
+        if few:
+            # Its first solution may be rough.
+            x = reweighted(
+                program, x, low, tol, lambda other: method(other).follow(2 * tol, max_iter)[0]
+            )
+        effects[live] = x
+        objective = program.objective(x)
+        gap[live] = ((objective - low) / objective).clamp(min=0.0)
+    return effects * scale[..., None], gap

@@ -99,26 +99,27 @@ class SymmetricBasis:
         self.gather = torch.cat(gather).to(device)
         self.scatter = self.gather.argsort()
 
-    def inverse(self, and_: Tensor, or_: Tensor, slack: Tensor | None = None) -> "Inverse":
+    def inverse(self, and_: Tensor, or_: Tensor, slack: Tensor) -> "Inverse":
         """Return (A W A' + diag(slack))**-1 on the nonempty states.
+
+        For samples without slack, it is that of the Moebius transforms of the outputs, which has a
+        far better condition.
 
         Args:
             and_, or_: weights of the effects by order, each (sample, n + 1).
-            slack: diagonal by order, (sample, n + 1). Without it, the system is that of the
-                Moebius transforms of the outputs, which has a far better condition.
+            slack: diagonal by order, (sample, n + 1).
         """
+        exact = ~slack.any(1)[:, None, None]
         inverses = []
         for block in self.blocks:
             one = torch.eye(len(block.order)).to(block.and_)
             ands = and_[:, None, block.order]
             ors = or_[:, None, block.order]
-            if slack is None:
-                matrix = one * ands + (block.split * ors) @ block.split.T
-            else:
-                matrix = (block.and_ * ands) @ block.and_.T + (block.or_ * ors) @ block.or_.T
-                matrix += one * slack[:, None, block.order]
+            matrix = (block.and_ * ands) @ block.and_.T + (block.or_ * ors) @ block.or_.T
+            matrix += one * slack[:, None, block.order]
+            other = one * ands + (block.split * ors) @ block.split.T
             kept = block.order > 0
-            matrix = torch.where(kept & kept[:, None], matrix, one)
+            matrix = torch.where(kept & kept[:, None], torch.where(exact, other, matrix), one)
             inverses.append(torch.cholesky_inverse(torch.linalg.cholesky(matrix)) * kept)
         return Inverse(self, inverses)
 

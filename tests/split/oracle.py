@@ -56,7 +56,7 @@ def programs(v: torch.Tensor, noise: float) -> Program:
     """The scaled programs of v (sample, state)."""
     w = v - v[:, :1]
     scale = w.amax(-1) - w.amin(-1)
-    return Program(w / scale[:, None], noise * w[:, -1].abs() / scale)
+    return Program(w / scale[:, None], (noise * w[:, -1].abs() / scale)[:, None])
 
 
 def renumbered(v: torch.Tensor, labels: list[int]) -> torch.Tensor:

@@ -11,6 +11,9 @@ from outputs import logical_outputs, network_outputs, planted
 
 import symgen
 from symgen.split import first_order, interior_point
+from symgen.split.first_order import FirstOrder
+from symgen.split.interior_point import InteriorPoint
+from symgen.split.program import Program
 from symgen.split.sparsify import ConvergenceWarning, DeadOutputWarning
 from symgen.split.symmetric import SymmetricBasis
 from symgen.transforms import and_or_adjoint, and_or_outputs, interaction_order
@@ -60,11 +63,11 @@ def test_both_methods_agree_with_and_without_costs(noise, weighted):
     if weighted:
         seed = torch.Generator().manual_seed(0)
         random = torch.rand(program.cost.shape, generator=seed, dtype=torch.float64)
-        program = program.weighted(1 + random)
-    exact, low = interior_point.minimize(program, 1e-6, 60)
+        program = Program(program.w, program.eps, 1 + random)
+    exact, low = InteriorPoint(program).follow(1e-6, 60)
     optimum = program.objective(exact)
     for tol in (1e-2,) if weighted else (1e-2, 1e-3):
-        x, bound = first_order.minimize(program, tol, 200)
+        x, bound = FirstOrder(program).follow(tol, 200)
         objective = program.objective(x)
         assert ((objective - bound) / objective <= tol).all()
         assert (bound <= optimum).all() and (low <= objective).all()
@@ -77,7 +80,7 @@ def test_the_first_order_method_adapts_to_every_sample():
     """With the same scale of the metric for all, 2 of these samples are left after 100 steps."""
     v = network_outputs(7, 40)
     program = programs((v / v.std()) ** 5, 0.02)
-    x, bound = first_order.minimize(program, 1e-3, 100)
+    x, bound = FirstOrder(program).follow(1e-3, 100)
     objective = program.objective(x)
     assert ((objective - bound) / objective).max() <= 1e-3
 
@@ -299,7 +302,7 @@ def test_samples_without_a_total_effect_are_named_once():
 
 
 def test_an_error_in_a_worker_reaches_the_caller_and_threads_are_restored(monkeypatch):
-    monkeypatch.setattr(interior_point, "minimize", lambda *_: torch.linalg.cholesky(-torch.eye(2)))
+    monkeypatch.setattr(InteriorPoint, "follow", lambda *_: torch.linalg.cholesky(-torch.eye(2)))
     torch.set_num_threads(2)
     with pytest.raises(torch.linalg.LinAlgError):
         symgen.sparsify(network_outputs(5, 3))
@@ -338,7 +341,7 @@ def test_the_normal_matrix_equals_its_definition(n, seed):
 
 def test_the_first_system_is_solved_in_the_symmetric_basis_as_by_factoring():
     n = interior_point.LARGE
-    path = interior_point._Path(programs(noise_values(n, 0, 2), 0.02))
+    path = InteriorPoint(programs(noise_values(n, 0, 2), 0.02))
     path._prepare()
     assert not isinstance(path.factor, torch.Tensor)
     rest = noise_values(n, 1, 2) * path.program.rows
