@@ -165,9 +165,6 @@ def extract(
         held_out: number of further states that measure the error, only with `states`.
         seed: seed of the draw of states, only with `states`.
 
-    Returns:
-        `Interactions`; with `states`, `SampledInteractions`.
-
     Raises:
         ValueError: for too many variables, or a wrong number of names; see also `masked_outputs`.
     """
@@ -205,14 +202,10 @@ def prepare(
 ) -> Prepared:
     """Return what `outputs` needs to compute v of a classifier on any samples and states.
 
-    The network is not checked. Gradients flow if they are enabled::
+    The network is in evaluation mode; it is not checked. Gradients flow if they are enabled::
 
         prepared = prepare(model, x, target, variables, mask_value)
         v = outputs(prepared.network, prepared.masked(first, count), states)
-
-    Args:
-        model: network in evaluation mode.
-        x, target, variables, mask_value: see `masked_outputs`.
 
     Raises:
         ValueError: for arguments that do not fit together.

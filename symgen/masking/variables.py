@@ -274,9 +274,6 @@ def word_spans(text: str, spans: Sequence[tuple[int, int]], tokenizer: Any) -> T
         spans: (start, end) characters of each variable, end exclusive; see `phrase_spans`.
         tokenizer: a fast tokenizer, which reports character offsets.
 
-    Returns:
-        The variables of one sample; join several with `TextVariables.stack`.
-
     Raises:
         ValueError: for a span outside the text, without any token, that overlaps another, or
             whose border lies inside a token.

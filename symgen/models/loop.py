@@ -29,10 +29,9 @@ CLIP = {"sgd": 2.0, "adamw": 1.0}
 
 
 class Term:
-    """A term that is added to the loss of a training.
+    """A term that is added to the loss: a function of the step and the network alone.
 
-    It must be a function of the step and the network alone, so that a resumed training ends like
-    one that was not stopped.
+    Otherwise a resumed training would end in another way than one that was not stopped.
 
     Attributes:
         key: everything that it depends on, for `fingerprint`.
@@ -67,9 +66,8 @@ class Task:
 def objective(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return summed cross-entropy (nats), number of right answers, and number of answers.
 
-    Args:
-        logits: one answer per sample (sample, class), or one per token (sample, token, vocabulary).
-        y: classes, or the tokens themselves; labels of -100 do not count.
+    There is one answer per sample or, if logits are (sample, token, vocabulary), one per token.
+    Labels of -100 do not count.
     """
     if logits.ndim == 3:  # A token's logits are an answer on the next token.
         logits = logits[:, :-1].flatten(0, 1)
@@ -113,11 +111,7 @@ class Loop:
             self.optimizer = torch.optim.AdamW(groups, self.rate)
 
     def run(self) -> None:
-        """Train from the last stored state up to the last missing checkpoint.
-
-        Raises:
-            FloatingPointError: if the loss becomes NaN or infinite.
-        """
+        """Train from the last stored state up to the last missing checkpoint."""
         cuda = [torch.cuda.current_device()] if self.device.type == "cuda" else []
         last = max(self.files.missing())
         with torch.random.fork_rng(devices=cuda):
@@ -187,12 +181,9 @@ class Loop:
 
 @torch.no_grad()
 def recalibrated(model: nn.Module, part: Part, size: int = 1000) -> nn.Module:
-    """Return a network in eval mode whose batch norms have the statistics of some samples.
+    """Return a copy in eval mode whose batch norms have the statistics of some samples.
 
-    Args:
-        model: not changed; it is returned itself if it has no batch norm with statistics.
-        part: part that it is trained on; samples are not augmented.
-        size: largest number of samples; always the same ones.
+    A network without batch norms that have statistics is returned itself.
     """
     if not _batch_norms(model):
         return model
@@ -220,10 +211,7 @@ def _batch_norms(model: nn.Module) -> list[_BatchNorm]:
 def evaluate(model: nn.Module, part: Part, size: int | None = None) -> tuple[float, float]:
     """Return mean cross-entropy (nats) and accuracy on a part, in eval mode, not augmented.
 
-    Args:
-        model: network for the samples of the part.
-        part: part of a data set.
-        size: number of samples, always the same ones; None takes all.
+    With a size, always the same samples are taken.
     """
     training = model.training
     total = torch.zeros(3, dtype=torch.float64, device=device_of(model))
@@ -246,13 +234,9 @@ def _answers(model: nn.Module, part: Part, size: int | None) -> Iterator[tuple[T
 def batches(
     part: Part, config: TrainingConfig, per_epoch: int, steps: range
 ) -> Generator[tuple[Any, Tensor], None, None]:
-    """Yield the batches of some steps, each a function of the seed and the step number.
+    """Yield the batches of some steps, numbered from 0.
 
-    Args:
-        part: part to take samples from.
-        config: settings of the training.
-        per_epoch: number of batches per epoch.
-        steps: numbered from 0.
+    Each is a function of the seed and the step number.
     """
 
     @functools.lru_cache(1)
