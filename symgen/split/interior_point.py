@@ -18,15 +18,12 @@ import torch
 from torch import Tensor
 
 from symgen.split.program import CentralPath, Program
-from symgen.split.symmetric import Inverse, symmetric_basis
 from symgen.transforms import zeta
 
 # First value of every complementarity product, if max(w) - min(w) = 1.
 START = 0.01
 CORRECTORS = 3
 TO_BOUNDARY = 0.995
-# From this many variables on, the first system is solved in the symmetric basis.
-LARGE = 9
 
 
 class InteriorPoint(CentralPath):
@@ -91,25 +88,10 @@ class InteriorPoint(CentralPath):
         total = self.ratio.sum(1)
         self.weight = total[:, :2] * self.program.columns
         self.slack = torch.where(self.program.pairs[:, 2], 1 / total[:, 2], 0.0)
-        self.factor = self._symmetric() or _factor(self.weight, self.slack)
-
-    def _symmetric(self) -> Inverse | None:
-        """Return the inverse at the start, where weights depend on the order alone.
-
-        It saves the first of about eight factorizations. None if the weights depend on more than
-        the order.
-        """
-        program, n = self.program, self.program.n
-        starts = self.objective.isinf().all() and n >= LARGE and not program.w.is_cuda
-        if not starts or not (program.eps > 0).all() or not (program.cost == 1).all():
-            return None
-        one = 2 ** torch.arange(n + 1) - 1  # states of order 0, 1, 2, ...
-        weight, slack = self.weight[:, :, one], self.slack[:, one]
-        return symmetric_basis(n, program.w.device).inverse(weight[:, 0], weight[:, 1], slack)
+        self.factor = _factor(self.weight, self.slack)
 
     def _solve(self, rest: Tensor) -> Tensor:
-        if isinstance(self.factor, Inverse):
-            return self.factor(rest)
+        # Much faster than torch.cholesky_solve.
         half = torch.linalg.solve_triangular(self.factor, rest[..., None], upper=False)
         return torch.linalg.solve_triangular(self.factor.mT, half, upper=True)[..., 0]
 

@@ -16,13 +16,13 @@ from symgen.transforms import (
 # Tolerated excess over the noise bound, times (1e-3 + eps), if max(w) - min(w) = 1.
 EXACT = 1e-7
 # Corrections of rounding errors in a step, and conjugate gradient steps of `Program.explained`.
-REFINEMENTS, ITERATIONS = 3, 20
+REFINEMENTS, ITERATIONS = 2, 20
 # An effect is set to zero if its dual product stays this far from its cost. The wider margin, which
 # keeps more effects, goes first: if it fails, the narrower one fails too.
 MARGINS = (0.3, 0.05)
 # Repairs aim at a noise bound smaller by this share of tol, so that they need not be exact.
 INSIDE = 0.5
-REPAIRS = 6
+REPAIRS = 3
 
 
 class Program:

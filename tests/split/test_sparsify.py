@@ -339,21 +339,6 @@ def test_the_normal_matrix_equals_its_definition(n, seed):
     torch.testing.assert_close(result, columns * diagonal @ columns.T + torch.diag(slack[0, 1:]))
 
 
-def test_the_first_system_is_solved_in_the_symmetric_basis_as_by_factoring():
-    n = interior_point.LARGE
-    path = InteriorPoint(programs(noise_values(n, 0, 2), 0.02))
-    path._prepare()
-    assert not isinstance(path.factor, torch.Tensor)
-    rest = noise_values(n, 1, 2) * path.program.rows
-    by_blocks = path._solve(rest)
-    path.factor = interior_point._factor(path.weight, path.slack)
-    torch.testing.assert_close(by_blocks, path._solve(rest), rtol=1e-6, atol=1e-12)
-    # Later systems have other weights for effects of one order.
-    path.advance(1e-3)
-    path._prepare()
-    assert isinstance(path.factor, torch.Tensor)
-
-
 def test_the_root_of_the_barrier_solves_its_cubic():
     z, a, b = (
         torch.tensor(x).double()
