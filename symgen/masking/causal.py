@@ -1,19 +1,18 @@
 """Causal language models on masked prompts: v of the next token, or of a whole continuation."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from symgen.device import Batch, device_of, is_out_of_memory
-from symgen.masking.checks import ROUNDING, check_read_once, checked_batch
+from symgen.device import device_of
+from symgen.masking.checks import ROUNDING
 from symgen.masking.hooks import Network, accepts, call, token_ids, with_ids
 from symgen.masking.mask_values import MaskValue, word_embedding
-from symgen.masking.prefix_tree import CACHE_ERRORS, tree_outputs, tree_rows
-from symgen.masking.states import Masked, Prepared, log_odds, present_at, run_all
+from symgen.masking.states import Masked, Prepared, log_odds, present_at
 from symgen.masking.texts import check_tokens, options_of
 from symgen.masking.variables import TextVariables
 
@@ -22,19 +21,13 @@ class RepeatedStartWarning(UserWarning):
     """A prompt begins with two beginning-of-text tokens."""
 
 
-class PrefixTreeWarning(UserWarning):
-    """The model's cache cannot share prefixes; every masked prompt runs in full."""
-
-
 def causal_outputs(
     model: nn.Module,
     prompts: Sequence[Int[Tensor, " _"]],
     targets: Sequence[Sequence[int]],
     variables: TextVariables,
     mask_value: MaskValue | None,
-    states: Int[Tensor, " state"] | None,
-    batch_size: int | None,
-    progress: bool,
+    run: Callable[[Prepared], Float[Tensor, "sample state"]],
 ) -> Float[Tensor, "sample state"]:
     """Return v of the tokens after each prompt on its masked states (Eq. 1, App. F).
 
@@ -45,8 +38,7 @@ def causal_outputs(
             one after the other.
         variables: variables of the prompts.
         mask_value: value of masked variables; None removes their tokens, and the rest moves up.
-        states: None for all, as a prefix tree.
-        batch_size, progress: see `masked_outputs`.
+        run: returns v of one next token.
     """
     start = getattr(getattr(model, "config", None), "bos_token_id", None)
     if not all(targets):
@@ -64,49 +56,23 @@ def causal_outputs(
     joined = [torch.cat([ids, t[:-1]]) for ids, t in zip(prompts, tokens, strict=True)]
     check_tokens(model, joined)
     check_causal(model, prompts[0])
-    size = len(prompts), 2**variables.n if states is None else len(states)
-    log_p = torch.zeros(size, dtype=torch.float64)
-    log_rest = torch.full(size, -torch.inf, dtype=torch.float64)
-    for at in range(max(map(len, targets))):
+
+    def following(at: int) -> tuple[list[int], Tensor]:
         rows = [i for i, target in enumerate(targets) if len(target) > at]
         given = [joined[i][: len(prompts[i]) + at] for i in rows]
         target = torch.stack([tokens[i][at] for i in rows])
-        prepared = prepare_prompts(model, given, target, variables[rows], mask_value)
-        v = _next_outputs(prepared, mask_value is None, states, batch_size, progress)
+        return rows, run(prepare_prompts(model, given, target, variables[rows], mask_value))
+
+    _, v = following(0)
+    log_p = nn.functional.logsigmoid(v)
+    log_rest = nn.functional.logsigmoid(-v)
+    for at in range(1, max(map(len, targets))):
+        rows, v = following(at)
         # All tokens so far are right and this one is not, so 1 - p is a sum and never rounds to 0.
         missed = log_p[rows] + nn.functional.logsigmoid(-v)
         log_rest[rows] = log_rest[rows].logaddexp(missed)
         log_p[rows] += nn.functional.logsigmoid(v)
     return log_p - log_rest
-
-
-def _next_outputs(
-    prepared: Prepared,
-    is_removed: bool,
-    states: Int[Tensor, " state"] | None,
-    batch_size: int | None,
-    progress: bool,
-) -> Float[Tensor, "sample state"]:
-    """Return v of the next token, by the prefix tree if all states run and the model allows it."""
-    every = torch.arange(2**prepared.n) if states is None else states
-    batch = checked_batch(prepared, every, batch_size)
-    if is_removed:
-        return run_all(prepared, every, batch, progress, removed_outputs)
-    check_read_once(prepared.network, prepared.masked(0))
-    if states is None:
-        try:
-            rows = tree_rows(prepared) if batch_size is None else batch_size
-            return run_all(prepared, every, Batch(rows), progress, tree_outputs)
-        except CACHE_ERRORS as error:
-            if is_out_of_memory(error):
-                raise
-            warnings.warn(
-                f"{type(prepared.network.model).__name__} runs in full on every masked prompt, not "
-                f"as a prefix tree: {type(error).__name__}: {error}",
-                PrefixTreeWarning,
-                stacklevel=5,
-            )
-    return run_all(prepared, every, batch, progress)
 
 
 def prepare_prompts(
@@ -127,6 +93,7 @@ def prepare_prompts(
     inputs = ids
     if accepts(model, "input_ids"):
         inputs = {"input_ids": ids} | options_of(model, use_cache=False)
+    removes = mask_value is None
     if mask_value is None:
         mask_value = MaskValue(torch.zeros(()), word_embedding(model)[0])
     return Prepared(
@@ -138,6 +105,7 @@ def prepare_prompts(
         target,
         device_of(model),
         lengths=torch.tensor([len(prompt) for prompt in prompts]),
+        removes=removes,
     )
 
 

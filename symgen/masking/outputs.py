@@ -28,7 +28,9 @@ support vector machine with three or more classes, take ``decision_function_shap
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,24 +38,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from symgen.device import check_states, device, device_of, dtype_of
+from symgen.device import Batch, check_states, device, is_out_of_memory
 from symgen.interactions import Interactions
-from symgen.masking.causal import causal_outputs
+from symgen.masking.causal import causal_outputs, removed_outputs
 from symgen.masking.checks import check_read_once, checked_batch
 from symgen.masking.functions import prepare_function
-from symgen.masking.hooks import (
-    Network,
-    as_tensor,
-    describe,
-    evaluating,
-    feature_maps,
-    layer_output,
-    unwrapped,
-)
+from symgen.masking.hooks import as_tensor, evaluating, unwrapped
+from symgen.masking.images import prepare_images
 from symgen.masking.mask_values import MaskValue
+from symgen.masking.prefix_tree import CACHE_ERRORS, PrefixTreeWarning, tree_outputs, tree_rows
 from symgen.masking.states import Prepared, run_all
 from symgen.masking.texts import prepare_texts, prompts_of
-from symgen.masking.variables import ImageVariables, TextVariables, check_axes
+from symgen.masking.variables import ImageVariables, TextVariables
 from symgen.split.sampled import SampledInteractions, draw_states, sparsify_sampled
 from symgen.split.sparsify import MAX_VARIABLES, sparsify
 
@@ -118,21 +114,41 @@ def masked_outputs(
     without = torch.inference_mode if isinstance(network, nn.Module) else torch.no_grad
     with evaluating(network), without():
         value: Any = mask_value(network) if callable(mask_value) else mask_value
+        run = partial(_run, states=states, batch_size=batch_size, progress=progress)
         is_text = isinstance(variables, TextVariables)
         if is_text and (prompts := prompts_of(network, x, variables, value)):
             tokens: Any = target
             if isinstance(target, Tensor) or not isinstance(target[0], list | tuple):
                 tokens = _labels(target)[:, None].tolist()
-            options = value, states, batch_size, progress
-            v = causal_outputs(network, prompts, tokens, variables, *options)
+            v = causal_outputs(network, prompts, tokens, variables, value, run)
         else:
-            prepared = prepare(network, x, target, variables, value)
-            every = torch.arange(2**n) if states is None else states
-            batch = checked_batch(prepared, every, batch_size)
-            if is_text:
-                check_read_once(prepared.network, prepared.masked(0))
-            v = run_all(prepared, every, batch, progress)
+            v = run(prepare(network, x, target, variables, value))
     return v.clone()
+
+
+def _run(
+    prepared: Prepared, states: Tensor | None, batch_size: int | None, progress: bool
+) -> Float[Tensor, "sample state"]:
+    every = torch.arange(2**prepared.n) if states is None else states
+    batch = checked_batch(prepared, every, batch_size)
+    if prepared.removes:
+        return run_all(prepared, every, batch, progress, removed_outputs)
+    if prepared.is_text:
+        check_read_once(prepared.network, prepared.masked(0))
+    if prepared.network.is_causal and states is None:
+        try:
+            rows = tree_rows(prepared) if batch_size is None else batch_size
+            return run_all(prepared, every, Batch(rows), progress, tree_outputs)
+        except CACHE_ERRORS as error:
+            if is_out_of_memory(error):
+                raise
+            warnings.warn(
+                f"{type(prepared.network.model).__name__} runs in full on every masked prompt, not "
+                f"as a prefix tree: {type(error).__name__}: {error}",
+                PrefixTreeWarning,
+                stacklevel=4,
+            )
+    return run_all(prepared, every, batch, progress)
 
 
 def extract(
@@ -222,48 +238,7 @@ def prepare(
         )
     if isinstance(variables, TextVariables):
         return prepare_texts(model, x, labels, variables, mask_value)
-    return _prepare_images(model, x, labels, variables, mask_value)
-
-
-def _prepare_images(
-    model: nn.Module,
-    x: Any,
-    target: Int[Tensor, " sample"],
-    variables: ImageVariables,
-    mask_value: MaskValue,
-) -> Prepared:
-    if not (isinstance(x, Tensor) and x.dim() == 4 and x.is_floating_point()):
-        raise ValueError(
-            f"x is {describe(x)}; expected floating images (sample, channel, height, width) as a "
-            "tensor"
-        )
-    check_axes(x.shape)
-    x = x.to(dtype_of(model))
-    where = device_of(model)
-    layer = mask_value.layer
-    first = x[:1].to(where)
-    layout = torch.channels_last
-    try:
-        maps = feature_maps(model, first.contiguous(memory_format=layout))
-    except RuntimeError:  # Networks with x.view(len(x), -1) refuse the faster layout.
-        layout = torch.contiguous_format
-        maps = feature_maps(model, first.contiguous())
-    shape = layer_output(model, layer, first.contiguous(memory_format=layout)).shape
-    if layer is not None and layer not in maps:
-        raise ValueError(
-            f"layer {layer!r} returns {tuple(shape)} for one image; expected None, to mask "
-            f"the image, or a layer that returns (sample, channel, height, width): {maps[:8]}"
-        )
-    return Prepared(
-        Network(model, layer),
-        x,
-        variables.owners(*shape[2:])[:, None],
-        mask_value.value,
-        variables.n,
-        target,
-        where,
-        layout=layout,
-    )
+    return prepare_images(model, x, labels, variables, mask_value)
 
 
 def _count(x: Any, target: Any, variables: Variables) -> int:

@@ -34,6 +34,10 @@ from symgen.masking.texts import cache_name, options_of
 CACHE_ERRORS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
+class PrefixTreeWarning(UserWarning):
+    """The model's cache cannot share prefixes; every masked prompt runs in full."""
+
+
 def tree_outputs(
     network: Network, masked: Masked, states: Int[Tensor, " state"], rows: int
 ) -> Float[Tensor, "sample state"]:

@@ -51,6 +51,7 @@ class Prepared:
         lengths: (sample,) positions that are read, if padding is cut off.
         layout: memory format of the inputs.
         most: upper limit on states per pass; None for the limit that suits the device.
+        removes: whether tokens of masked variables are removed, not replaced.
     """
 
     network: Network
@@ -63,6 +64,12 @@ class Prepared:
     lengths: Int[Tensor, " sample"] | None = None
     layout: torch.memory_format = torch.preserve_format
     most: int | None = None
+    removes: bool = False
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the inputs are token ids."""
+        return isinstance(self.inputs, dict) or not self.inputs.is_floating_point()
 
     def rows(self, first: int, count: int = 1) -> Arguments:
         """Return the inputs of samples ``first`` to ``first + count - 1`` on the device."""

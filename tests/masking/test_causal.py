@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from symgen.device import Batch, BatchSizeWarning
-from symgen.masking.causal import PrefixTreeWarning, RepeatedStartWarning, prepare_prompts
+from symgen.masking.causal import RepeatedStartWarning, prepare_prompts
 from symgen.masking.mask_values import mean_embedding, token_embedding
 from symgen.masking.outputs import masked_outputs
-from symgen.masking.prefix_tree import PrefixTree
+from symgen.masking.prefix_tree import PrefixTree, PrefixTreeWarning
 from symgen.masking.states import run_all
 from symgen.masking.variables import TextVariables
 
