@@ -206,15 +206,13 @@ def test_every_model_of_the_paper_has_a_name():
     )
 
 
-def test_refusals(model, tokenizer, tmp_path):
+def test_refusals(model, tokenizer):
     for name, dtype, message in [
         ("qwen2-7b", None, 'language model "qwen2-7b" is unknown.*Did you mean "qwen2.5-7b"'),
         ("tiny-llama", None, "needs a list of texts"),
-        ("./nowhere", None, 'there is no folder "./nowhere"'),
-        (str(tmp_path), None, "not in from_pretrained format.*config.json"),
         ("Qwen/Qwen2.5-7B", "bfloat", 'dtype "bfloat" is unknown.*Did you mean "bfloat16"'),
     ]:
-        with pytest.raises((ValueError, FileNotFoundError), match=message):
+        with pytest.raises(ValueError, match=message):
             open_language_model(name, dtype=dtype)
     with pytest.raises(ValueError, match=r"0 pieces to train on and 1 to test on"):
         train_causal_lm(model, tokenizer, [], [(torch.arange(4), 0)])
