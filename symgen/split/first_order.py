@@ -24,8 +24,6 @@ with n = 10. With a scale that is the same for all samples, 15 of 100 were left 
 iterations with n = 10.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -139,19 +137,21 @@ class FirstOrder(CentralPath):
         """Return (A'u, u)."""
         return torch.cat([self.program.adjoint(u), u[:, None]], 1)
 
-    def _inverse(self, rest: Tensor) -> Tensor:
-        """Return the u that explains outputs of states."""
+    def product(self) -> Tensor:
+        """Return abs(A'mu) / cost."""
+        return self.dual[:, :2].abs() / self.program.cost
+
+    def solve(self, rest: Tensor) -> Tensor:
+        """Return the u of these outputs, but for the scale of the metric."""
         if not self.exact.any():
             return self.inverse(rest)
         u = self.inverse(moebius(rest).where(self.exact, rest))
         return moebius_adjoint(u).where(self.exact, u)
 
-    def _solve(self, rest: Tensor) -> Tensor:
-        return self._inverse(rest) / self._scale()[:, None]
-
     def _iterate(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the barrier's point x, its reflection's projection minus x, and the dual u."""
-        weight = self._scale()[:, None, None] * self.weight
+        scale = self._scale()[:, None, None]
+        weight = scale * self.weight
         double = 2 * (self.total / self.count)[:, None, None]
         # The dual of an effect is bounded, and of the residual itself.
         of_effect = torch.tensor([[True], [True], [False]], device=z.device)
@@ -160,7 +160,7 @@ class FirstOrder(CentralPath):
         inside = span * _root(z, span, curve)
         x = torch.where(of_effect, z - inside, inside)
         q = 2 * x - z
-        u = self._solve(self.program.w - self.program.outputs(q) - q[:, 2])
+        u = self.solve(self.program.w - self.program.outputs(q) - q[:, 2]) / scale[:, 0]
         return x, q - x + weight * self._dual(u), u
 
     def _round(self) -> None:
@@ -190,8 +190,3 @@ class FirstOrder(CentralPath):
         share = torch.linalg.solve(gram, scaled @ (moves[:, -1:] / size).flatten(2).mT)
         back = points.diff(dim=1) + RELAXATION * change
         return self.z - (share[..., None] * back).sum(1)
-
-    def system(self) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]]:
-        """Return abs(A'mu) / cost and the system of the metric."""
-        product = self.dual[:, :2].abs() / self.program.cost
-        return product, self.weight[:, :2], self.weight[:, 2], self._inverse

@@ -12,8 +12,6 @@ product. For the AND columns (Z) and the OR columns (Y),
 with f and g the zeta transforms of a and b.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -90,7 +88,8 @@ class InteriorPoint(CentralPath):
         self.slack = torch.where(self.program.pairs[:, 2], 1 / total[:, 2], 0.0)
         self.factor = _factor(self.weight, self.slack)
 
-    def _solve(self, rest: Tensor) -> Tensor:
+    def solve(self, rest: Tensor) -> Tensor:
+        """Return the solution of the Newton system."""
         # Much faster than torch.cholesky_solve.
         half = torch.linalg.solve_triangular(self.factor, rest[..., None], upper=False)
         return torch.linalg.solve_triangular(self.factor.mT, half, upper=True)[..., 0]
@@ -104,7 +103,7 @@ class InteriorPoint(CentralPath):
         residual = (distance[:, 1, 2] - distance[:, 0, 2]) / 2
         shift = self.slack * (self.mu - aim[:, 2])
         rest = program.w - residual - program.outputs(aim) - shift
-        mu = self._solve(rest * program.rows)
+        mu = self.solve(rest * program.rows)
         # Of A'mu and of the residual.
         change = torch.cat([program.adjoint(mu), (self.slack * mu + shift)[:, None]], 1)
         to_distance = torch.stack([-change, change], 1) * program.pairs[:, None]
@@ -121,10 +120,9 @@ class InteriorPoint(CentralPath):
         """Return the pairs after these shares of a step."""
         return self.pair + reach[:, [[0, 0, 1], [1, 1, 0]]][:, :, None, :, None] * move
 
-    def system(self) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]]:
-        """Return abs(A'mu) / cost and the last Newton system."""
-        product = 1 - self.pair[:, 1, :, :2].amin(1) / self.program.cost
-        return product, self.weight, self.slack, self._solve
+    def product(self) -> Tensor:
+        """Return abs(A'mu) / cost."""
+        return 1 - self.pair[:, 1, :, :2].amin(1) / self.program.cost
 
 
 def _normal_matrix(weight: Tensor, slack: Tensor) -> Tensor:

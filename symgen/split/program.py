@@ -1,7 +1,5 @@
 """The linear program of the sparsest AND-OR split, and the way of a method to its optimum."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -15,14 +13,14 @@ from symgen.transforms import (
 
 # Tolerated excess over the noise bound, times (1e-3 + eps), if max(w) - min(w) = 1.
 EXACT = 1e-7
-# Corrections of rounding errors in a step, and conjugate gradient steps of `Program.explained`.
-REFINEMENTS, ITERATIONS = 2, 20
+# Corrections of rounding errors in a step.
+CORRECTIONS = 2
 # An effect is set to zero if its dual product stays this far from its cost. The wider margin, which
 # keeps more effects, goes first: if it fails, the narrower one fails too.
 MARGINS = (0.3, 0.05)
 # Repairs aim at a noise bound smaller by this share of tol, so that they need not be exact.
 INSIDE = 0.5
-REPAIRS = 3
+REPAIRS = 10
 
 
 class Program:
@@ -96,45 +94,21 @@ class Program:
         reach = (self.adjoint(mu).abs() / self.cost).amax((1, 2)).clamp(min=1.0)
         return ((mu * self.w).sum(-1) - (self.eps * mu.abs()).sum(-1)) / reach
 
-    def explained(
-        self, rest: Tensor, weight: Tensor, slack: Tensor, solve: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        """Return effects that explain `rest`, by preconditioned conjugate gradients.
-
-        Args:
-            rest: outputs, shape (sample, state).
-            weight, slack: diagonals of the system A diag(weight) A' + diag(slack).
-            solve: solves this system, exactly or approximately.
-        """
-        tiny = torch.finfo(rest.dtype).tiny
-        u = torch.zeros_like(rest)
-        toward = ahead = solve(rest)
-        size = (rest * ahead).sum(-1, keepdim=True)
-        for _ in range(ITERATIONS):
-            # A finished sample must not move with the others.
-            toward = toward * ~self.negligible(rest)[:, None]
-            if not toward.any():
-                break
-            image = (self.outputs(weight * self.adjoint(toward)) + slack * toward) * self.rows
-            length = size / (image * toward).sum(-1, keepdim=True).clamp(min=tiny)
-            u, rest = u + length * toward, rest - length * image
-            ahead = solve(rest)
-            size, before = (rest * ahead).sum(-1, keepdim=True), size
-            toward = ahead + size / before.clamp(min=tiny) * toward
-        return weight * self.adjoint(u)
-
 
 class CentralPath:
     """The best certified effects of a method, on its way to the optimum.
 
-    A method adds `advance` and `system`.
+    A method adds `advance`, `product` and `solve`.
 
     Attributes:
         program: the scaled programs; zero effects are not feasible in any of them.
         best: feasible effects, shape (sample, 2, state).
         objective: their cost, shape (sample,).
         low: proven lower bounds, shape (sample,).
+        weight: how easily effects change, shape (sample, 2 or more, state).
     """
+
+    weight: Tensor
 
     def __init__(self, program: Program):
         self.program = program
@@ -153,13 +127,24 @@ class CentralPath:
         """Take one step towards the relative gap tol."""
         raise NotImplementedError
 
-    def system(self) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]]:
-        """Return abs(A'mu) / cost, and a system as `Program.explained` takes it."""
+    def product(self) -> Tensor:
+        """Return abs(A'mu) / cost, which is 1 on the support of the optimum."""
+        raise NotImplementedError
+
+    def solve(self, rest: Tensor) -> Tensor:
+        """Return u such that the effects weight * A'u nearly explain these outputs."""
         raise NotImplementedError
 
     def gap(self) -> Tensor:
         """Return the certified relative distance of the objective from the optimum."""
         return (self.objective - self.low) / self.objective
+
+    def corrected(self, x: Tensor, share: float, times: int, kept: Tensor | float = 1.0) -> Tensor:
+        """Return effects closer to a share of the noise bound, by changing the kept ones."""
+        for _ in range(times):
+            u = self.solve(self.program.excess(x, share))
+            x = x + kept * self.weight[:, :2] * self.program.adjoint(u)
+        return x
 
     def certify(self, x: Tensor, mu: Tensor, share: float = 1.0) -> None:
         """Keep the effects, made feasible, and the bound that mu proves, if they are better.
@@ -169,17 +154,13 @@ class CentralPath:
             mu: dual of the states.
             share: this share.
         """
-        program = self.program
-        _, weight, _, solve = self.system()
-        for _ in range(REFINEMENTS):
-            x = x + weight * program.adjoint(solve(program.excess(x, share)))
-        x = program.repaired(x)
-        objective = program.objective(x)
+        x = self.program.repaired(self.corrected(x, share, CORRECTIONS))
+        objective = self.program.objective(x)
         # All points of the optimal face are equal up to rounding, and later ones are more central.
         better = objective <= self.objective * (1 + 1e-9)
         self.best = x.where(better[:, None, None], self.best)
         self.objective = objective.where(better, self.objective)
-        self.low = self.low.maximum(program.bound(mu))
+        self.low = self.low.maximum(self.program.bound(mu))
 
     def cleaned(self, tol: float) -> Tensor:
         """Return the best effects without dust, if that keeps the certificate.
@@ -191,22 +172,19 @@ class CentralPath:
             tol: relative gap to keep.
         """
         program = self.program
-        product, weight, slack, solve = self.system()
         allowed = torch.maximum(tol * self.objective, self.objective - self.low)
         cleaned = self.best
         live = torch.ones_like(self.low, dtype=torch.bool)
         for margin in MARGINS:
-            support = (product > 1 - margin) & program.columns
+            support = (self.product() > 1 - margin) & program.columns
             x = self.best * support
             live = live & (x != self.best).any(-1).any(-1)
-            for _ in range(REPAIRS):
-                rest = program.excess(x, 1 - min(INSIDE * tol, 0.1)) * live[:, None]
-                if program.negligible(rest).all():
-                    break
-                x = x + program.explained(rest, weight * support, slack, solve)
+            if not live.any():
+                break
+            x = self.corrected(x, 1 - min(INSIDE * tol, 0.1), REPAIRS, support)
             live = live & program.negligible(program.excess(x))
             live = live & (program.objective(x) - self.low <= allowed)
-            cleaned = torch.where(live[:, None, None], x, cleaned)
+            cleaned = x.where(live[:, None, None], cleaned)
         return cleaned
 
     def follow(self, tol: float, max_iter: int) -> tuple[Tensor, Tensor]:

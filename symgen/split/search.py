@@ -29,60 +29,41 @@ PATIENCE, PROGRESS = 3, 0.01
 RANK = 1e-12
 
 
-class States:
-    """Masked states, the columns of ANDs and ORs on them, and the search for these.
+def _climbed(
+    having: np.ndarray, members: np.ndarray, residual: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return sets that explain more of their residual than any neighbor, and how much.
 
-    Attributes:
-        present: 1 if a variable is present in a state, shape (state, variable).
-        absent: 1 if it is absent, same shape.
+    Args:
+        having: for ANDs 1 if a variable is present in a state, for ORs if it is absent,
+            (state, variable).
+        members: sets to start from, bool (set, variable).
+        residual: centred outputs, one row per set, (set, state).
     """
-
-    def __init__(self, present: np.ndarray):
-        self.present = present.astype(float)
-        self.absent = 1 - self.present
-
-    def column(self, members: np.ndarray, is_or: bool) -> np.ndarray:
-        """Return 1 for states with all members, or for an OR with any; members (..., variable)."""
-        if is_or:
-            return (members @ self.present.T > 0).astype(float)
-        return (members @ self.absent.T == 0).astype(float)
-
-    def climbed(
-        self, members: np.ndarray, residual: np.ndarray, is_or: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return sets that explain more of their residual than any neighbor, and how much.
-
-        Args:
-            members: sets to start from, bool (set, variable).
-            residual: centred outputs, one row per set, (set, state).
-            is_or: whether the sets are ORs.
-        """
-        having, lacking = self.present, self.absent
-        if is_or:
-            having, lacking = lacking, having
-        members = members.copy()
-        reached = np.zeros(len(members))
-        moving = np.arange(len(members))
-        while len(moving):
-            here, rest = members[moving], residual[moving]
-            missing = here @ lacking.T
-            complete = (missing == 0).astype(float)
-            almost = (missing == 1).astype(float)
-            count = complete.sum(1, keepdims=True)
-            price = (complete * rest).sum(1, keepdims=True)
-            # A member that leaves brings the states which lack it alone.
-            counts = np.where(here, count + almost @ lacking, complete @ having)
-            prices = np.where(here, price + (almost * rest) @ lacking, (complete * rest) @ having)
-            gains = _explained(prices, counts, len(having))
-            gains[here & (here.sum(1) == 1)[:, None]] = 0
-            # Equal columns: the smaller set goes first.
-            gains *= np.where(here, 1 + 1e-9, 1 - 1e-9)
-            best = gains.argmax(1)
-            reached[moving] = _explained(price, count, len(having))[:, 0]
-            better = gains.max(1) > reached[moving]
-            moving = moving[better]
-            members[moving, best[better]] ^= True
-        return members, reached
+    states = len(having)
+    members = members.copy()
+    reached = np.zeros(len(members))
+    moving = np.arange(len(members))
+    while len(moving):
+        here, rest = members[moving], residual[moving]
+        missing = here @ (1 - having).T
+        complete = (missing == 0).astype(float)
+        almost = (missing == 1).astype(float)
+        count = complete.sum(1, keepdims=True)
+        price = (complete * rest).sum(1, keepdims=True)
+        # A member that leaves brings the states which lack it alone.
+        counts = np.where(here, count + almost @ (1 - having), complete @ having)
+        prices = np.where(here, price + (almost * rest) @ (1 - having), (complete * rest) @ having)
+        gains = _explained(prices, counts, states)
+        gains[here & (here.sum(1, keepdims=True) == 1)] = 0
+        # Equal columns: the smaller set goes first.
+        gains *= np.where(here, 1 + 1e-9, 1 - 1e-9)
+        reached[moving] = _explained(price, count, states)[:, 0]
+        best = gains.argmax(1)
+        better = gains.max(1) > reached[moving]
+        moving = moving[better]
+        members[moving, best[better]] ^= True
+    return members, reached
 
 
 def _explained(price: np.ndarray, count: np.ndarray, states: int) -> np.ndarray:
@@ -96,44 +77,40 @@ class Model:
     """ANDs and ORs on some states, no two with the same column.
 
     Attributes:
-        states: the states.
+        present: 1 if a variable is present in a state, shape (state, variable).
         members: bool (set, variable).
         is_or: bool (set,).
-        matrix: the columns, (state, set).
+        matrix: 1 if an AND has all members in a state, or an OR any, shape (state, set).
     """
 
-    states: States
+    present: np.ndarray
     members: np.ndarray
     is_or: np.ndarray
     matrix: np.ndarray
-
-    @classmethod
-    def of(cls, states: States) -> "Model":
-        """Return the model of a constant, the OR of all variables."""
-        every = np.ones((1, states.present.shape[1]), bool)
-        return cls(states, every, np.ones(1, bool), states.column(every, True).T)
 
     def __len__(self) -> int:
         return len(self.members)
 
     def __getitem__(self, kept: np.ndarray) -> "Model":
-        return Model(self.states, self.members[kept], self.is_or[kept], self.matrix[:, kept])
+        return Model(self.present, self.members[kept], self.is_or[kept], self.matrix[:, kept])
 
-    def joined(self, members: np.ndarray, is_or: bool) -> "Model":
+    def joined(self, members: np.ndarray, is_or: np.ndarray | bool) -> "Model":
         """Return the model with further sets, as far as their columns are new and not 0.
 
         An OR of one variable is an AND of it.
         """
-        matrix = np.concatenate([self.matrix, self.states.column(members, is_or).T], 1)
-        bits = np.packbits(matrix.astype(bool), axis=0)
-        kept = np.sort(np.unique(bits, axis=1, return_index=True)[1])
+        count = self.present @ members.T
+        size = members.sum(1)
+        columns = np.where(is_or, count > 0, count == size).astype(float)
         model = Model(
-            self.states,
+            self.present,
             np.concatenate([self.members, members]),
-            np.concatenate([self.is_or, is_or & (members.sum(1) > 1)]),
-            matrix,
+            np.concatenate([self.is_or, is_or & (size > 1)]),
+            np.concatenate([self.matrix, columns], 1),
         )
-        return model[kept[matrix[:, kept].any(0)]]
+        bits = np.packbits(model.matrix.astype(bool), axis=0)
+        kept = np.sort(np.unique(bits, axis=1, return_index=True)[1])
+        return model[kept[bits[:, kept].any(0)]]
 
     def fitted(self, w: np.ndarray, least: float) -> "tuple[Model, np.ndarray, float]":
         """Return the part that is significant, its effects by least squares, and the variance.
@@ -144,9 +121,8 @@ class Model:
         """
         model = self
         while True:
-            values, vectors = np.linalg.eigh(model.matrix.T @ model.matrix)
-            kept = values > RANK * values.max(initial=0)
-            inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
+            gram = model.matrix.T @ model.matrix
+            inverse = np.linalg.pinv(gram, rcond=RANK, hermitian=True)
             x = inverse @ (model.matrix.T @ w)
             rest = w - model.matrix @ x
             variance = max(float(rest @ rest) / max(len(w) - len(model), 1), least)
@@ -167,13 +143,13 @@ class Model:
         """
         singles = np.eye(self.members.shape[1], dtype=bool)
         model = self.joined(np.ones_like(singles[:1]), True)
-        for is_or in (False, True):
+        for is_or, having in ((False, self.present), (True, 1 - self.present)):
             own = self.is_or == is_or
             partial = rest + x[own, None] * self.matrix[:, own].T
             residual = np.concatenate([np.tile(rest, (len(singles), 1)), partial])
             residual -= residual.mean(1, keepdims=True)
             starts = np.concatenate([singles, self.members[own]])
-            found, gain = self.states.climbed(starts, residual, is_or)
+            found, gain = _climbed(having, starts, residual)
             strongest = (-gain).argsort()[: max(FEWEST, len(self))]
             model = model.joined(found[strongest[gain[strongest] > least]], is_or)
         return model
@@ -190,8 +166,10 @@ def grown(
         eps: a residual up to this size needs no explanation.
         floor: smallest variance of the residual that counts.
     """
-    states = States(present)
-    model = Model.of(states).joined(np.eye(present.shape[1], dtype=bool), False)
+    n = present.shape[1]
+    none = Model(present.astype(float), np.ones((0, n), bool), np.ones(0, bool), present[:, :0])
+    # The OR of all variables is the constant.
+    model = none.joined(np.ones((1, n), bool), True).joined(np.eye(n, dtype=bool), False)
     best = model, np.zeros(len(model)), np.inf
     idle = 0
     for _ in range(ROUNDS):

@@ -1,6 +1,7 @@
 """Chapter B on planted tasks: which strength belongs to the rule, and which of it is confirmed."""
 
 import ast
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -56,9 +57,11 @@ def test_a_network_that_equals_the_rule_is_true_and_confirmed_by_the_rule_alone(
 def test_what_a_network_adds_is_other_or_unclear(chapter, rule):
     read = [(0, 1), (0, 1), (0,)]
     unread = [2, 2, 1]
-    foreign = torch.stack([alone(i) for i in unread])
-    parts = chapter.parts_of(sparsify(rule + 0.5 * foreign, noise=0, few=True), rule)
-    assert sizes(parts)["other"] == pytest.approx([0.5] * 3, abs=0.01)
+    foreign = torch.zeros(3, 2, 8, dtype=torch.float64)
+    foreign[range(3), 0, [1 << i for i in unread]] = 0.5
+    network = sparsify(rule)
+    parts = chapter.parts_of(replace(network, effects=network.effects + foreign), rule)
+    assert sizes(parts)["other"] == pytest.approx([0.5] * 3)
     against = torch.stack([alone(*members) for members in read])
     parts = chapter.parts_of(sparsify(-against, noise=0), rule)
     assert sizes(parts)["other"] == [0, 0, 0]
@@ -67,7 +70,8 @@ def test_what_a_network_adds_is_other_or_unclear(chapter, rule):
 
 
 def test_the_continuous_measure_confirms_by_size(chapter, rule):
-    network, half = sparsify(rule, noise=0), sparsify(rule + alone(2) * rule[:, -1:], noise=0)
+    network = sparsify(rule)
+    half = replace(network, full=2 * network.full - network.bias)
     parts = chapter.parts_of(network, rule)
     how = {"tau": 0.05, "metric": "similarity"}
     share = chapter.confirmed(network, [half], parts, **how)["true"].item()
