@@ -215,7 +215,9 @@ def claim_table(rows: pd.DataFrame, about: Any) -> str:
     pairs = [decisive(part, about) for _, part in parts]
     first = heading("decisive contrast", [contrast for contrast, _ in pairs])
     second = heading("decisive control", [control for _, control in pairs])
-    short = row_of_cells("network and data", "result", html.escape(first), html.escape(second))
+    has_controls = any(control is not None for _, control in pairs)
+    titles = [first, second] if has_controls else [first]
+    short = row_of_cells("network and data", "result", *map(html.escape, titles))
     full = row_of_cells("measured", "mean [95 % interval]", "claimed")
     for (setting, part), (contrast, control) in zip(parts, pairs, strict=True):
         names = [readable(str(setting)), repeated(part.iloc[0])]
@@ -223,7 +225,9 @@ def claim_table(rows: pd.DataFrame, about: Any) -> str:
         if pd.notna(accuracy):
             names.append(f"test accuracy {accuracy:.2f}")
         title = html.escape(", ".join(filter(None, names)))
-        cells = measured(contrast, first) + measured(control, second)
+        cells = measured(contrast, first)
+        if has_controls:
+            cells += measured(control, second)
         short += f"<tr><th>{title}</th><td>{badge(*outcome(part, about))}</td>{cells}</tr>"
         full += row_of_cells(title, "", "")
         for _, row in part.iterrows():
