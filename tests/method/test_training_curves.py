@@ -2,9 +2,11 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
+from golden import compute
 from method.examples import drawn, trainings, with_effects
 from scipy import stats
 
@@ -28,6 +30,54 @@ def test_mistakes_are_named_before_anything_is_trained(call, message, monkeypatc
     monkeypatch.setattr(Study, "runs", property(lambda self: pytest.fail("trained")))
     with pytest.raises((ValueError, MemoryError), match=message):
         call()
+
+
+def power_by_hand(target, baselines, orders):
+    """H per sample as it is defined (Eq. 5, 8, 13), over the interactions of some orders."""
+    order = np.array([state.bit_count() for state in range(2**target.n)])
+    effects, *others = (inter.effects.numpy() for inter in (target, *baselines))
+
+    def is_salient(effects):
+        return abs(effects) > 0.05 * abs(effects).max((1, 2), keepdims=True)
+
+    found = np.any([is_salient(other) & (other * effects > 0) for other in others], 0)
+    strength = abs(effects) * is_salient(effects) * np.isin(order, orders)
+    with np.errstate(invalid="ignore"):
+        return (strength * found).sum((1, 2)) / strength.sum((1, 2))
+
+
+def no_level(target, baselines, orders=None, draws=0):
+    return torch.zeros_like(target.bias)
+
+
+def test_measured_powers_by_order_are_those_of_the_definition(tmp_path, monkeypatch):
+    """One training with seven variables, so that there are interactions of high orders."""
+    monkeypatch.setenv("SYMGEN_CACHE", str(tmp_path))
+    # Chance levels take most of the time, and are not compared here.
+    monkeypatch.setattr("symgen.method.generalization.chance_level", no_level)
+    monkeypatch.setattr(tc, "chance_level", no_level)
+    settings = {
+        "train_size": 60, "epochs": 1, "samples": 6, "n": 7, "checkpoints": 1, "noise": 0.0,
+        "layer": "input", "options": {"width": 4}, "evaluation_size": 50, "seed": 1,
+    }  # fmt: skip
+    with compute.float64_network() as network:
+        study = Study.of(settings, network=network)
+        table = symgen.measure(study, nulls=True, workers=1)
+        run, *others = study.runs
+        target = study.interactions(run)
+        baselines, untrained = ([study.interactions(x, step) for x in others] for step in (-1, 0))
+    low, rest, high = [1, 2], [3, 4, 5, 6, 7], [6, 7]
+    lead = power_by_hand(target, baselines, low) - power_by_hand(target, baselines, high)
+    expected = {
+        "H_low": power_by_hand(target, baselines, low),
+        "H_high": power_by_hand(target, baselines, high),
+        "H_rest": power_by_hand(target, baselines, rest),
+        "H_lead": lead,
+        "untrained_low": power_by_hand(target, untrained, low),
+        "untrained_rest": power_by_hand(target, untrained, rest),
+    }
+    for name, values in expected.items():
+        assert tc.last(table, name).item() == pytest.approx(np.nanmean(values)), name
 
 
 def test_summaries_are_t_intervals_over_trainings():
