@@ -14,6 +14,7 @@ from .method.generalization import (
     generalization_power as generalization_power,
     interaction_count as interaction_count,
     order_spectrum as order_spectrum,
+    salient_strength as salient_strength,
     transfer as transfer,
 )
 from .method.language import LanguageStudy as LanguageStudy, measure_tuning as measure_tuning

@@ -184,10 +184,10 @@ def count(x: Tensor, sorted: Tensor | None = None, whole: Any = None) -> int:
 
 def step(one: Interactions, bases: Any, pooled: bool = False) -> list[Tensor]:
     """Return H, N, and the generalizable and other strength, as means over samples."""
-    every = symgen.order_spectrum(one).abs().sum((-2, -1))
-    kept = symgen.order_spectrum(one, symgen.transfer(one, bases)).abs().sum((-2, -1))
+    kept, rest = symgen.salient_strength(one, symgen.transfer(one, bases))
+    every = kept + rest
     H = kept.sum() / every.sum() if pooled else (kept / every).nanmean()
-    return [H, symgen.interaction_count(one).double().mean(), kept.mean(), (every - kept).mean()]
+    return [H, symgen.interaction_count(one).double().mean(), kept.mean(), rest.mean()]
 
 
 def second_boundary(

@@ -198,6 +198,32 @@ def order_spectrum(
     return signed @ torch.nn.functional.one_hot(inter.order, inter.n + 1).to(signed.dtype)
 
 
+def salient_strength(
+    inter: Interactions, g: Transfer, orders: Collection[int] | None = None
+) -> tuple[PerSample, PerSample]:
+    """Return the salient strength per sample: its generalizable part, and the other part.
+
+    Their means at each checkpoint are what `phases` takes.
+
+    Args:
+        inter, g, orders: see `generalization_power`.
+
+    Returns:
+        Generalizable and non-generalizable strength, log odds; their sum is the salient strength.
+
+    Example:
+        >>> one = Interactions.from_moebius(torch.tensor([0.0, 1.0, 0.0, 3.0]))
+        >>> other = Interactions.from_moebius(torch.tensor([0.0, -1.0, 0.0, 3.0]))
+        >>> [x.item() for x in salient_strength(one, transfer(one, other))]
+        [2.0, 1.0]
+    """
+    g = checked(inter, g)
+    place = [m for m in range(inter.n + 1) if orders is None or m in orders]
+    kept = order_spectrum(inter, g).abs().sum(-2)[..., place].sum(-1)
+    whole = order_spectrum(inter, g.salient).abs().sum(-2)[..., place].sum(-1)
+    return kept, whole - kept
+
+
 def generalization_power(
     inter: Interactions, g: Transfer, orders: Collection[int] | None = None
 ) -> PerSample:
@@ -212,12 +238,9 @@ def generalization_power(
         H in [0, 1]; NaN for a sample without salient interactions of these orders, or without a
         total effect (v[N] = v[0]).
     """
-    g = checked(inter, g)
-    place = [m for m in range(inter.n + 1) if orders is None or m in orders]
-    kept = order_spectrum(inter, g).abs().sum(-2)[..., place].sum(-1)
-    total = order_spectrum(inter, g.salient).abs().sum(-2)[..., place].sum(-1)
+    kept, rest = salient_strength(inter, g, orders)
     # Without salient interactions this is 0 / 0, which is NaN.
-    return (kept / total).where(inter.total_effect > 0, torch.nan)
+    return (kept / (kept + rest)).where(inter.total_effect > 0, torch.nan)
 
 
 def chance_level(

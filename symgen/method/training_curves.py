@@ -23,6 +23,7 @@ from symgen.method.generalization import (
     order_spectrum,
     order_thirds,
     other_sample_level,
+    salient_strength,
     sign_agreement,
     transfer,
     uncancelled,
@@ -125,7 +126,7 @@ def checkpoint_values(inter: Interactions, baselines: Sequence[Interactions]) ->
     g = transfer(inter, baselines)
     spectrum = order_spectrum(inter)
     kept = order_spectrum(inter, g)
-    shared = kept.abs().sum((-2, -1))
+    generalizable, rest = salient_strength(inter, g)
     power = generalization_power(inter, g)
     low = generalization_power(inter, g, LOW_ORDERS)
     high = generalization_power(inter, g, HIGH_ORDERS)
@@ -145,8 +146,8 @@ def checkpoint_values(inter: Interactions, baselines: Sequence[Interactions]) ->
         "agreement": sign_agreement(inter, baselines),
         "N": interaction_count(inter),
         "mean_order": mean_order(spectrum),
-        "generalizable": shared,
-        "non_generalizable": spectrum.abs().sum((-2, -1)) - shared,
+        "generalizable": generalizable,
+        "non_generalizable": rest,
         "orders_low": thirds[:, 0],
         "orders_middle": thirds[:, 1],
         "orders_high": thirds[:, 2],
@@ -329,7 +330,7 @@ def phases(
         steps: steps of the checkpoints, ascending.
         power: H at each step; NaN is skipped.
         strength_gen, strength_non: salient strength of generalizable and of non-generalizable
-            interactions at each.
+            interactions at each; see `salient_strength`.
         r: ratio of the two gains that ends the second phase, > 0. The paper gives no value.
 
     Raises:

@@ -351,14 +351,14 @@ def training_run() -> dict:
         for step in run.steps:
             inter = extracted(run, step)
             g = symgen.transfer(inter, other)
-            kept, whole = (symgen.order_spectrum(inter, z).abs().sum((-2, -1)) for z in (g, None))
+            kept, rest = symgen.salient_strength(inter, g)
             weights = [p.detach().flatten() for p in run.load(step).parameters()]
             rows.append({
                 "weight_norm": float(torch.cat(weights).norm()),
                 "H": float(symgen.generalization_power(inter, g).nanmean()),
                 "N": float(symgen.interaction_count(inter).nanmean()),
                 "generalizable": float(kept.mean()),
-                "non_generalizable": float((whole - kept).mean()),
+                "non_generalizable": float(rest.mean()),
             })  # fmt: skip
     records = run.records.drop(columns="step").to_dict("list")
     curves = pd.DataFrame(rows).to_dict("list")
