@@ -144,7 +144,8 @@ def _run(
                 raise
             warnings.warn(
                 f"{type(prepared.network.model).__name__} runs in full on every masked prompt, not "
-                f"as a prefix tree: {type(error).__name__}: {error}",
+                "as a prefix tree, which needs a cache of keys and values in every layer "
+                f"({type(error).__name__}: {error})",
                 PrefixTreeWarning,
                 stacklevel=4,
             )

@@ -63,6 +63,8 @@ def test_outputs_run_nothing(built):
     shown = re.sub(r"<pre>.*?</pre>", "", page, flags=re.S)  # without the code itself
     assert "safe words" in shown
     assert not re.search("<script|onclick|javascript:", shown)
+    # The state of the widget in this page would be a script.
+    assert "jupyter.widget" not in (built / "00_first.html").read_text()
 
 
 def test_pages_without_parameters_are_executed_and_report_the_largest_edition(built):
