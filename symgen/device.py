@@ -22,8 +22,9 @@ from symgen.names import unknown
 LARGEST_BATCH = {"cpu": 64, "cuda": 8192}
 # Share of the free memory that one batch may take; on CPUs also at most this many bytes.
 MEMORY_SHARE, CPU_BYTES = 0.5, 2**30
-# Vectors of 2^n float64 numbers: kept per sample (v, effects, copies), and used by `sparsify`.
-KEPT, WORKSPACE = 5, 270
+# Vectors of 2^n float64 numbers: kept per sample (v, effects, copies), and used by each thread of
+# `sparsify`.
+KEPT, WORKSPACE = 5, 600
 
 
 class BatchSizeWarning(UserWarning):
@@ -135,7 +136,8 @@ def check_states(samples: int, n: int) -> None:
     Raises:
         MemoryError: if outputs and split take more than half of the free memory.
     """
-    needed, free = (KEPT * samples + WORKSPACE) * 8 * 2**n, free_memory(torch.device("cpu"))
+    vectors = KEPT * samples + WORKSPACE * min(samples, torch.get_num_threads())
+    needed, free = vectors * 8 * 2**n, free_memory(torch.device("cpu"))
     if needed > MEMORY_SHARE * free:
         raise MemoryError(
             f"n = {n} gives 2^{n} = {2**n:,} masked states per sample; {samples:,} samples take "
