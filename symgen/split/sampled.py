@@ -320,7 +320,7 @@ def _sparsest(present: np.ndarray, w: np.ndarray, eps: float) -> tuple[Model, np
     while True:
         # Central duals do not depend on one of many corners, so few rounds suffice.
         cost = np.ones(len(candidates))
-        y, mu = least_cost(candidates.matrix, w - bound, w + bound, cost, inner=True)
+        y, mu = least_cost(candidates.matrix, w - bound, w + bound, cost, "ipx")
         price = abs(mu @ candidates.matrix).max()
         low = float((mu @ w - bound @ abs(mu)) / max(price, 1.0))
         if low > (1 - PROGRESS) * before:

@@ -77,7 +77,7 @@ def sparsify(
         noise: kappa >= 0, the share of abs(v[N] - v[0]) by which d may differ from v (App. A.2).
         tol: relative gap (objective - bound) / objective to reach, > 0.
         few: return a model with few nonzero effects, for reading: within the same gap, but near a
-            corner of the optimal face. It takes two to three times as long.
+            corner of the optimal face. It takes three to five times as long.
         max_iter: largest number of steps of a method, >= 1.
         progress: whether to show a progress bar.
 
