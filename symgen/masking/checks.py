@@ -2,12 +2,13 @@
 
 import dataclasses
 import warnings
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from symgen.device import Batch, fitting
+from symgen.device import Batch, device_of, dtype_of, fitting
 from symgen.masking.hooks import Network, largest_output, token_ids, with_ids
 from symgen.masking.mask_values import vocabulary_size
 from symgen.masking.states import (
@@ -107,6 +108,22 @@ def check(prepared: Prepared, states: Int[Tensor, " state"], rows: int) -> None:
                     "in evaluation mode (is dropout always on?) and treat the samples of a batch "
                     "separately (no batch statistics)"
                 )
+
+
+def warn_rounding(model: Any) -> None:
+    """Warn of a network in bfloat16 on a CPU. On a GPU large models often need it."""
+    if (
+        isinstance(model, nn.Module)
+        and dtype_of(model) is torch.bfloat16
+        and device_of(model).type == "cpu"
+    ):
+        warnings.warn(
+            "the network runs in bfloat16, whose numbers have three digits. This can move v by "
+            "more than the noise of a split, and effects by a tenth or more. Load it in float32: "
+            'dtype="float32", or model.float()',
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def few_states(states: Int[Tensor, " state"], n: int) -> Int[Tensor, " some"]:

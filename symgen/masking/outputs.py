@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from symgen.device import Batch, check_states, device, is_out_of_memory
 from symgen.interactions import Interactions
 from symgen.masking.causal import causal_outputs, removed_outputs
-from symgen.masking.checks import check_read_once, checked_batch
+from symgen.masking.checks import check_read_once, checked_batch, warn_rounding
 from symgen.masking.functions import prepare_function
 from symgen.masking.hooks import as_tensor, evaluating, unwrapped
 from symgen.masking.images import prepare_images
@@ -105,11 +105,15 @@ def masked_outputs(
         MemoryError: if 2^n states do not fit into memory.
         FloatingPointError: for logits that are NaN or infinite.
         RuntimeError: for a random network, or one whose output depends on the rest of the batch.
+
+    Warns:
+        UserWarning: for a network in bfloat16 on a CPU.
     """
     n = _count(x, target, variables)
     if states is None:
         check_states(len(target), n)
     network: Any = unwrapped(model)
+    warn_rounding(network)
     # A function may compute gradients itself.
     without = torch.inference_mode if isinstance(network, nn.Module) else torch.no_grad
     with evaluating(network), without():

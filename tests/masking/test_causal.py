@@ -133,7 +133,8 @@ def test_v_is_computed_in_float32_from_a_half_precision_model(prompts):
     model = build()
     exact = masked_outputs(model, prompts, TARGET, VARIABLES, mean_embedding(model))
     model = model.bfloat16()
-    v = masked_outputs(model, prompts, TARGET, VARIABLES, mean_embedding(model))
+    with pytest.warns(UserWarning, match=r"runs in bfloat16, .*Load it in float32"):
+        v = masked_outputs(model, prompts, TARGET, VARIABLES, mean_embedding(model))
     assert 1e-5 < (v - exact).abs().mean() / exact.std() < 0.3
     assert (v != v.bfloat16().double()).any()
 

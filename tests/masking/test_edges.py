@@ -83,6 +83,7 @@ def test_batch_statistics_below_the_masked_layer_are_noticed(given, batch_size):
         masked_outputs(model, x, y, variables, mean_feature(model, x), batch_size)
 
 
+@pytest.mark.filterwarnings("ignore:the network runs in bfloat16")
 @pytest.mark.parametrize("size", [1e-3, 1.0, 1e6])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_rounding_is_no_error(given, size, dtype):
@@ -95,6 +96,7 @@ def test_rounding_is_no_error(given, size, dtype):
         masked_outputs(model, x, y, variables, mean_feature(model, x, "relu"))
 
 
+@pytest.mark.filterwarnings("ignore:the network runs in bfloat16")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("last", [lambda z: z.softmax(1), nn.Softmax(1)])
 def test_probabilities_are_refused_in_any_precision(given, last, dtype):

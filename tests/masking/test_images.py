@@ -228,7 +228,7 @@ def test_memory_that_runs_out_halves_the_batch(images, monkeypatch):
         masked_outputs(model, x, target, draw_patches(3, n=20), given[-1])
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
 def test_images_take_the_type_of_the_network(images, dtype):
     (x, target), model = images, network().to(dtype)
     variables = draw_patches(len(x), n=3)

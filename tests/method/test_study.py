@@ -88,6 +88,7 @@ def test_outputs_are_those_of_the_target_on_its_own_masked_samples(small_study):
     torch.testing.assert_close(some.effects, inter.effects[keep])
 
 
+@pytest.mark.filterwarnings("ignore:the network runs in bfloat16")
 def test_stored_outputs_depend_on_class_part_step_masking_and_precision(small_study):
     run = small_study.runs[0]
     wrong = (small_study.drawn()[0].y + 1) % 10
