@@ -70,12 +70,18 @@ def test_functions_of_62_variables_take_little_memory_and_time():
     torch.testing.assert_close(every.effects, torch.ones(1, n).double())
 
 
-def test_random_noise_leaves_the_planted_interactions():
-    states = draw_states(20, 1000)
-    v = outputs(states, *WIDE)
-    v = v + 0.01 * torch.randn(v.shape, generator=torch.Generator().manual_seed(1)).double()
-    inter = sparsify_sampled(v, states, 20, held_out=100)
-    assert {(k, t) for k, t, _ in WIDE} <= terms(inter) and len(inter.to_frame()) <= 10
+@pytest.mark.parametrize(("n", "planted"), [(20, WIDE), (40, WIDE), (40, MANY)])
+def test_random_noise_of_two_percent_leaves_the_planted_interactions(n, planted):
+    """A few small effects of the noise come with them; effects move by little."""
+    states = draw_states(n, 1000)
+    v = outputs(states, *planted)
+    noise = 0.02 * v.std()
+    v = v + noise * torch.randn(v.shape, generator=torch.Generator().manual_seed(1)).double()
+    inter = sparsify_sampled(v, states, n, held_out=100)
+    frame = inter.to_frame().set_index(["type", "index"])["effect"]
+    effects = {(k, t): effect for k, t, effect in planted}
+    assert terms(inter, 0.2) == set(effects) and len(frame) <= len(planted) + 10
+    assert all(frame[term] == pytest.approx(effect, abs=0.05) for term, effect in effects.items())
     assert inter.explained.item() > 0.99
 
 
