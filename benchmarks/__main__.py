@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import platform
 import re
 import time
@@ -40,6 +41,7 @@ def machine() -> dict:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "symgen": symgen.__version__,
+        "images": "CIFAR-10" if os.environ.get("SYMGEN_DATA") else "digits",
         "date": time.strftime("%Y-%m-%d"),
     }
 
@@ -61,7 +63,11 @@ def main() -> None:
         about = machine()
         name = f"{about['gpu'] or about['processor']} {about['threads']} threads".lower()
         path = FOLDER / f"{re.sub(r'[^a-z0-9]+', '-', name).strip('-')}.json"
-        result = {"machine": about, "quick": options.quick, "rows": rows}
+        # Groups that did not run keep their rows, and the machine that these come from.
+        result = json.loads(path.read_text()) if path.exists() else {}
+        for group in options.only:
+            own = [row for row in rows if row["group"] == group]
+            result[group] = {"machine": about, "quick": options.quick, "rows": own}
         with atomic(path) as temporary:
             temporary.write_text(json.dumps(result, indent=1) + "\n")
 
