@@ -1,7 +1,6 @@
 """`Chapter`: parameters, tables, claims and provenance inside a notebook."""
 
 import json
-import re
 
 import pandas as pd
 import pytest
@@ -154,12 +153,3 @@ def test_a_run_says_when_trainings_stop_and_if_they_are_kept(chapter, book, monk
     monkeypatch.setenv("SYMGEN_RUN", json.dumps(orders))
     trainings = Chapter("00_first", {}).trainings
     assert (trainings.commit, trainings.until) == ("abc1234", 5.0)
-
-
-def test_tables_show_three_digits_words_and_no_row_numbers():
-    frame = pd.DataFrame({"test_loss": [1.23456, float("nan")], "name": ["<b>", "y"]}, index=[4, 7])
-    text = pages.table(frame)
-    assert re.findall("<th>(.*?)</th>", text) == ["test loss", "name"]
-    assert re.findall("<td>(.*?)</td>", text) == ["1.23", "&lt;b&gt;", "", "y"]
-    assert ">name</th>" in pages.table(frame.set_index("name"))
-    assert pages.effect({"mean": -0.001, "low": -0.5, "high": 0.5, "unit": ""}) == "0.0 [-0.5, 0.5]"

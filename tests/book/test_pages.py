@@ -28,6 +28,7 @@ def shown(mean, low, high, unit="", **claim):
         ((0.123, 0.101, 0.142), "0.12 [0.10, 0.14]"),
         ((123.4, 80.1, 166.0), "123 [80, 166]"),
         ((9.78e-11, 9.78e-11, 9.78e-11), "9.78e-11"),
+        ((-0.001, -0.5, 0.5), "0.0 [-0.5, 0.5]"),
         ((float("nan"),) * 3, ""),
     ],
 )
@@ -42,10 +43,12 @@ def test_a_bound_is_never_printed_on_the_wrong_side_of_its_margin():
     assert shown(-0.26, -0.49, -0.019, **claim) == "-0.3 [-0.5, 0.0]"
 
 
-def test_tables_show_three_digits_and_escape_text():
-    text = pages.table(pd.DataFrame({"a_b": [1234.5, 0.12345, None], "c": ["<b>", "", "x"]}))
-    assert "<th>a b</th>" in text and "<td>1,234</td>" in text and "<td>0.123</td>" in text
-    assert "&lt;b&gt;" in text and "NaN" not in text
+def test_tables_show_three_digits_words_and_no_row_numbers():
+    frame = pd.DataFrame({"a_b": [1234.5, 0.12345, None], "c": ["<b>", "", "x"]}, index=[4, 7, 9])
+    text = pages.table(frame)
+    assert re.findall("<th>(.*?)</th>", text) == ["a b", "c"]
+    assert re.findall("<td>(.*?)</td>", text) == ["1,234", "&lt;b&gt;", "0.123", "", "", "x"]
+    assert ">c</th>" in pages.table(frame.set_index("c")) and pages.digits(7) == "7"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import sys
 from types import SimpleNamespace
 
 import nbformat
-import pandas as pd
 import pytest
 
 from book.small_book import claims
@@ -218,22 +217,6 @@ def test_html_of_outputs_loads_and_runs_nothing(bad):
 def test_the_explorer_keeps_its_data():
     text = '<div class="symgen-explorer" data-explorer="{&quot;v&quot;: [1]}"><p>v</p></div>'
     assert inert.clean_html(text) == text
-
-
-def test_numbers_have_the_digits_of_their_interval():
-    def shown(mean, low, high, unit=""):
-        return pages.effect(pd.Series({"mean": mean, "low": low, "high": high, "unit": unit}))
-
-    assert shown(0.0391, 0.0252, 0.0529, "nats") == "0.039 [0.025, 0.053] nats"
-    assert shown(0.123, 0.101, 0.142) == "0.12 [0.10, 0.14]"
-    assert shown(123.4, 80.1, 166.0) == "123 [80, 166]"
-    assert shown(9.78e-11, 9.78e-11, 9.78e-11) == "9.78e-11"
-    assert [pages.digits(x) for x in (1234.5, 0.12345, float("nan"), 7)] == [
-        "1,234",
-        "0.123",
-        "",
-        "7",
-    ]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium")

@@ -19,7 +19,6 @@ transformers = pytest.importorskip("transformers")
 GROUPS = (((1,), (3, 4), (5,)), ((1,), (2,), (4, 5)), ((8,), (2,), (5,)))
 TEXTS = TextVariables(GROUPS)
 LENGTHS = (9, 6, 9)
-EMBEDDING = "bert.embeddings.word_embeddings"
 SIZES = {
     "vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
     "num_attention_heads": 4, "initializer_range": 0.3,
