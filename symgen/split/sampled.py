@@ -5,8 +5,10 @@ with effects x by least squares. Then a linear program looks for a sparser model
 every state. With one column of A per candidate set,
 
 .. math:: \min \|y\|_1 \quad\text{subject to}\quad
-          |w_S - (Ay)_S| \le \max(\varepsilon, |w_S - (Ax)_S|) \text{ for every sampled state } S.
+          |w_S - (Ay)_S| \le \max(\varepsilon, \sigma, |w_S - (Ax)_S|)
+          \text{ for every sampled state } S,
 
+where sigma is the standard deviation of w - Ax.
 Its duals mu price every set T: one with abs(A'mu) > 1 that is no candidate makes the model sparser.
 Climbs look for such sets, they become candidates, and the program is solved again. The sets that
 are left are fitted by least squares once more, so effects do not shrink. The new model is kept if
