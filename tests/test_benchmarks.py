@@ -1,11 +1,12 @@
 """The benchmarks run, compare two sides in one run, and write nothing unless asked to."""
 
+import json
 import subprocess
 import sys
 
 from conftest import ROOT
 
-from benchmarks import offline, solvers
+from benchmarks import __main__, offline, solvers
 from symgen.book import notebooks
 from symgen.data import sources
 
@@ -17,6 +18,23 @@ def test_a_group_of_the_benchmarks_prints_both_sides():
     header = next(line for line in done.stdout.splitlines() if "against" in line)
     assert {"what", "against", "ours", "theirs", "unit"} <= set(header.split())
     assert sorted((ROOT / "data" / "benchmarks").iterdir()) == before
+
+
+def test_a_run_of_one_group_keeps_the_rows_of_the_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(__main__, "FOLDER", tmp_path)
+    for turn, groups in enumerate((["few", "growth"], ["growth"])):
+        rows = [{"what": f"run {turn}"}]
+        monkeypatch.setattr(
+            __main__, "GROUPS", dict.fromkeys(groups, lambda quick, rows=rows: rows)
+        )
+        monkeypatch.setattr(sys, "argv", ["benchmarks", "--only", *groups])
+        __main__.main()
+    (path,) = tmp_path.iterdir()
+    stored = json.loads(path.read_text())
+    assert {name: group["rows"][0]["what"] for name, group in stored.items()} == {
+        "few": "run 0", "growth": "run 1",
+    }  # fmt: skip
+    assert stored["few"]["machine"]["threads"]
 
 
 def test_planted_terms_come_back_and_errors_stand_next_to_times():
