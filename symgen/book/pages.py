@@ -157,9 +157,13 @@ def outcome_sentence(rows: pd.DataFrame, about: Any) -> str:
     if rows.empty:
         return f"{about['statement']}: not tested here."
     cases: dict[str, list[str]] = {}
-    for setting, part in rows.groupby("setting", sort=False):
+    parts = list(rows.groupby("setting", sort=False))
+    longer = [readable(str(setting)).split("; ")[0].split(", near chance")[0] for setting, _ in parts]
+    names = [name.split(" (")[0] for name in longer]
+    for (_, part), name, long in zip(parts, names, longer, strict=True):
         contrast, _ = decisive(part, about)
-        name = readable(str(setting)).split(" (")[0].split(", near chance")[0]
+        if names.count(name) > 1:
+            name = long.replace(" (", ", ")
         cases.setdefault(outcome(part, about)[1], []).append(f"{name}: {effect(contrast)}")
     texts = []
     for words, settings in cases.items():

@@ -20,7 +20,8 @@ def plot_estimates(
     Args:
         table: columns label, mean, low, high. Rows are drawn in the order of the table; a missing
             interval is left out.
-        group: column that gives color and marker, such as H, chance level and untrained.
+        group: column that gives color and marker, such as H, chance level and untrained. Groups
+            stand below each other if they share a row.
         panel: column that gives the panel, such as the orders; panels stand side by side.
         reference: value to mark with a vertical line.
         xlabel: name of the quantity, with its unit.
@@ -34,6 +35,7 @@ def plot_estimates(
     """
     labels = list(table["label"].unique())
     groups = [name for name, _ in style.parts_of(table, group)]
+    shares_rows = group is not None and (table.groupby("label")[group].nunique() > 1).any()
     parts = style.parts_of(table, panel)
     titles = ["" if title is None else title for title, _ in parts]
     lines = 1 + max([str(label).count("\n") for label in labels], default=0)
@@ -45,7 +47,7 @@ def plot_estimates(
         for name, dots in style.parts_of(rows, group):
             # The same look in every panel, even if a group is missing there.
             k = groups.index(name)
-            shift = _shift(k, len(groups))
+            shift = _shift(k, len(groups)) if shares_rows else 0.0
             ax.errorbar(
                 dots["mean"],
                 [labels.index(label) + shift for label in dots["label"]],

@@ -201,6 +201,10 @@ def test_estimates_are_dots_with_intervals_in_rows():
     assert any({*line.get_xdata()} == {0.5} for line in ax.lines)
     low, high = ax.get_ylim()
     assert low > high  # the first label is on top
+    # A group of its own in each row stands in the middle of the row.
+    own = estimates().drop_duplicates("label").assign(group=["data", "labels"])
+    (ax,) = figures.plot_estimates(own, "group").axes
+    assert [c.lines[0].get_ydata().tolist() for c in ax.containers] == [[0], [1]]
     # A panel without some group keeps the look of the others.
     table = estimates().replace({"group": {"chance level": "x", "untrained": "y"}})
     less = table[(table["orders"] != "low") | (table["group"] != "H")]
