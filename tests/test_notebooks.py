@@ -161,6 +161,19 @@ def test_functions_that_students_write(chapter):
             assert all(f"def {name}(" in stub and name in after.source for name in names)
 
 
+def test_no_cell_needs_one_that_only_slides_have(chapter):
+    made: dict[bool, set] = {True: set(), False: set()}
+    used = set()
+    for cell in notebooks.code_cells(chapter):
+        is_hidden = notebooks.has_tag(cell, "slide-only", "notes")
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                made[is_hidden].add(node.id)
+            elif isinstance(node, ast.Name) and not is_hidden:
+                used.add(node.id)
+    assert not (made[True] - made[False]) & used
+
+
 def test_slides_have_few_words_and_one_figure(chapter):
     words, figures, slides = 0, 0, 0
     for cell in chapter.cells:

@@ -22,7 +22,7 @@ from symgen.book.site import fetch_scripts
 from symgen.storage import atomic
 
 CORE = re.compile(r"0[0-5]_")
-LINK = re.compile(r"\[([^\]]+)\]\(([\w./-]+)(#[^)]*)?\)")
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([\w./-]+)(#[^)]*)?\)")
 #: What a cell with a tag is on slides; the words on slides and for the speaker are in no notebook.
 SLIDES = {"notes": "notes", "slide-more": "-", "slide": "slide"}
 SPOKEN = ("notes", "slide-only")
@@ -61,6 +61,7 @@ Reveal.on("slidechanged", fit);
 </script>{% endblock %}"""
 PRINTED = """<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{title}</title>
 <style>body {{ font: 11pt serif; margin: 2cm auto; max-width: 17cm }}
+pre {{ white-space: pre-wrap }}
 td, th {{ border-bottom: 1px solid; padding: .2em .5em; text-align: left }}</style>
 <script>MathJax = {{tex: {{inlineMath: [["$", "$"]]}}}};</script>
 <script src="slides/vendor/mathjax/tex-mml-chtml.js"></script>{body}</html>"""
@@ -145,6 +146,11 @@ def write_course(
     for part in ("students", "teachers"):
         only = nbformat.v4.new_notebook(cells=[start], metadata=executed[names[0]].metadata)
         notebooks.write(only, folder / part / "START.ipynb")
+    # The teacher's own exercises and networks; a chapter names them without a folder.
+    own = [*(book / "chapters").glob("*.yml"), *(book / "chapters").glob("*.py")]
+    for part in ("students", "teachers", "grading/source/symgen"):
+        for path in own:
+            shutil.copy(path, folder / part)
     for part in ("students", "teachers", "slides"):
         if (book / "chapters" / "images").is_dir():
             shutil.copytree(book / "chapters" / "images", folder / part / "images")
@@ -155,6 +161,8 @@ def write_course(
     boxes = [data["text/html"] for notebook in executed.values() for data in _handed_out(notebook)]
     for path in sorted((book / "chapters").glob("teaching_*.md")):
         title = path.stem.removeprefix("teaching_")
+        if title == "handout" and not boxes:
+            continue
         body = MarkdownIt("commonmark").enable("table").render(path.read_text(encoding="utf-8"))
         body += "".join(boxes) if title == "handout" else ""
         _write(folder / f"{title}.html", PRINTED.format(title=title, body=body))

@@ -136,8 +136,10 @@ def least(triggers: Any, w: Any, below: float = 0, above: float = 0) -> np.ndarr
     return p - q
 
 
-def strength_and_miss(triggers: Any, w: Any, x: Any) -> tuple[float, float]:
-    """Return the sum of abs(x), and the largest abs(triggers @ x - w)."""
+def strength_and_miss(triggers: Any, w: Any, x: Any) -> Any:
+    """Return the sum of abs(x), and the largest abs(triggers @ x - w); no answer stays none."""
+    if x is None or x is ...:
+        return x
     x = np.asarray(x)
     if x.shape != triggers.shape[1:]:
         raise ValueError(

@@ -40,6 +40,7 @@ def folder(ran, tmp_path_factory):
     first.cells.append(nbformat.v4.new_code_cell(keep))
     nbformat.write(first, path)
     (book / "chapters" / "teaching_handout.md").write_text("# Handout")
+    (book / "chapters" / "own.yml").write_text("lamp: {right: 2, mistakes: {}}")
     folder = tmp_path_factory.mktemp("course") / "made"
     course.write_course(book, folder, given={"n": 7})
     return folder
@@ -95,6 +96,14 @@ def test_links_to_chapters_outside_the_course_become_text(ran):
     notebook = nbformat.read(ran / "chapters" / "00_first.ipynb", as_version=4)
     linked = course._linked(notebook, ["00_first"])
     assert "See *the second* (in the book)." in linked.cells[0].source
+    notebook.cells[0].source = "![a sketch](images/sketch.svg)"
+    shown = course._linked(notebook, ["00_first"]).cells[0].source
+    assert shown == "![a sketch](images/sketch.svg)"
+
+
+def test_a_teachers_own_exercises_come_along(folder):
+    for part in ("students", "teachers", "grading/source/symgen"):
+        assert (folder / part / "own.yml").read_text().startswith("lamp")
 
 
 def test_a_start_page_links_to_the_chapters_and_networks_come_along(folder):

@@ -94,6 +94,8 @@ def test_every_mistake_differs_from_the_right_answer_and_has_its_hint(name, vari
         (lambda x: None, lambda x: x, {"cases": [(1,)]}, NOTHING),
         (None, 3.0, {}, NOTHING),
         (-1, 3.0, {}, "Not yet: the result is -1, which is not the expected one."),
+        (lambda x: x & x, lambda x: x, {"cases": [(torch.ones(2),)]},
+         "Not yet: your code stops with NotImplementedError: "),
         (lambda x: -1, lambda x: None, {"cases": [(1,)]}, "Not yet: for 1 the result is -1, which"),
         (-3, 3.0, {"mistakes": SIGN}, "Not yet: The sign is wrong."),
         ([-2.0, 1], [2.0, -1], {}, "Not yet: the sign is turned around."),
