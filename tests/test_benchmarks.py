@@ -37,6 +37,8 @@ def test_a_run_of_one_group_keeps_the_rows_of_the_others(tmp_path, monkeypatch):
     assert stored["few"]["machine"]["threads"]
 
 
+# The newest shapiq says that it takes LightGBM.
+@pytest.mark.filterwarnings("ignore:XGBoost is not installed")
 def test_planted_terms_come_back_and_errors_stand_next_to_times():
     time, error = solvers.sampled(quick=True)
     assert time["unit"] == "s per sample" and time["ours"] <= 5
