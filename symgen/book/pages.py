@@ -158,7 +158,9 @@ def outcome_sentence(rows: pd.DataFrame, about: Any) -> str:
         return f"{about['statement']}: not tested here."
     cases: dict[str, list[str]] = {}
     parts = list(rows.groupby("setting", sort=False))
-    longer = [readable(str(setting)).split("; ")[0].split(", near chance")[0] for setting, _ in parts]
+    longer = [
+        readable(str(setting)).split("; ")[0].split(", near chance")[0] for setting, _ in parts
+    ]
     names = [name.split(" (")[0] for name in longer]
     for (_, part), name, long in zip(parts, names, longer, strict=True):
         contrast, _ = decisive(part, about)
