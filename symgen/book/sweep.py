@@ -51,9 +51,9 @@ def read_cells(book: Path, grid: Path) -> list[Cell]:
 
     Args:
         book: folder of the book.
-        grid: YAML with ``chapter`` (a name or a list), ``preset`` (quick by default), and ``grid``:
-            lists of values by parameter, of which every combination is run, or a list of such
-            mappings.
+        grid: YAML with ``chapter`` (a name or a list), ``preset`` (quick by default), and ``grid``.
+            This holds lists of values by parameter, of which every combination is run. It may
+            also be a list of such mappings.
 
     Raises:
         BookError: for anything else, and for unknown chapters, presets and parameters.

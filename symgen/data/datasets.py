@@ -149,8 +149,8 @@ def load_dataset(
 
     Args:
         name: "digits", "planted-sentiment"; an id such as "uoft-cs/cifar10", read from the folder
-            `SYMGEN_DATA` or from the hub; or the path of a folder with one subfolder of pictures
-            per class, or with such folders named train and test.
+            `SYMGEN_DATA` or from the hub; or the path of a folder. A folder has one subfolder of
+            pictures per class, or holds such folders named train and test.
         train_size: training samples per part; None takes all.
         label_noise: share of the training labels of each part, 0 to 1, replaced by another
             class drawn at random.

@@ -167,9 +167,9 @@ def open_splits(name: str) -> Mapping[Any, Any]:
     """Return the splits of a data set: `Rows` of sets made here, else tables of `datasets`.
 
     Args:
-        name: registered name; id on the hub or under `SYMGEN_DATA`; or path of a folder that holds
-            ``<split>.parquet``, ``<split>.jsonl``, or a subfolder of pictures per class, or else
-            what the library `datasets` reads.
+        name: registered name; id on the hub or under `SYMGEN_DATA`; or path of a folder. It holds
+            ``<split>.parquet``, ``<split>.jsonl``, a subfolder of pictures per class, or other
+            files that the library `datasets` reads.
 
     Raises:
         ValueError: for an unknown name, and for files that cannot be read.

@@ -104,8 +104,8 @@ def load_tokenizer(tokenizer: Any, texts: list[str]) -> Any:
 
     Args:
         tokenizer: a tokenizer; or the hub id or path of one; or a vocabulary size (default
-            8,192) for one that is trained on the texts: WordPiece in lower case, like BERT's,
-            with the special tokens [PAD], [UNK], [CLS], [SEP] and [MASK].
+            8,192) for one that is trained on the texts. That one is WordPiece in lower case, like
+            BERT's, with the special tokens [PAD], [UNK], [CLS], [SEP] and [MASK].
         texts: texts of the training set.
 
     Raises:

@@ -294,8 +294,8 @@ def measure_tuning(
 
     Returns:
         Columns seed, step, quantity, order, sign, value. Quantities per checkpoint: epoch,
-        train_loss, test_loss (held-out texts), old_loss (old domain; nats per token); those of
-        `checkpoint_values` with the study's baseline; H_twin and excess_twin (the twin as
+        train_loss, test_loss (held-out texts), old_loss (old domain; nats per token), and those of
+        `checkpoint_values` with the study's baseline. Also H_twin and excess_twin (the twin as
         baseline); strength_low, strength_middle, strength_high (orders 1-2, 3-5, 6 and up). Values
         are means over prompts.
 

@@ -123,9 +123,9 @@ def removal_losses(
         "removal_<train|test>_<kind>": mean cross-entropy (nats), and
         "removal_v_<train|test>_<kind>": mean of -v (log odds). Kinds: "nothing" is removed;
         "non_generalizable" interactions; "random": the same salient strength, from random
-        interactions; "permuted": the same number of salient interactions, at random; "shrunk":
-        nothing, but all outputs are multiplied by one factor that gives the training loss after
-        the removal.
+        interactions; "permuted": the same number of salient interactions, at random. "shrunk"
+        removes nothing, but multiplies all outputs by one factor that gives the training loss
+        after the removal.
     """
     losses = {}
     seeds = range(seed, seed + draws)

@@ -65,7 +65,7 @@ def measure(
         seeds: how many trainings, with seeds 10 apart from `study.seed` on; or the seeds
             themselves; None means `study.seed` alone.
         nulls: whether to add H with untrained baselines ("untrained") and with baselines whose
-            output is that of another class ("other_class"); at the last checkpoint also
+            output is that of another class ("other_class"). At the last checkpoint these are also
             untrained_low and untrained_rest, for orders 1-2 and from 3 on, and the chance level
             and the sign agreement of untrained baselines.
         workers: see `side_by_side`.
@@ -81,9 +81,9 @@ def measure(
         mean_order, orders_low, orders_middle, orders_high, uncancelled, spectrum and
         spectrum_generalizable (by order and sign). At the last checkpoint: excess_low,
         excess_rest, other_sample_low, other_sample_rest, H_similarity, the losses of
-        `removal_losses`, gap_<part> (by order, log odds): the difference between training and
-        test samples in each of `output_parts`; and guessing, the test accuracy up to which a
-        network is near chance.
+        `removal_losses`, and guessing, the test accuracy up to which a network is near chance.
+        Also gap_<part> (by order, log odds), the difference between training and test samples in
+        each of `output_parts`.
 
     Raises:
         ValueError: for a study without baselines.

@@ -100,8 +100,8 @@ def build_network(
 
     Args:
         name: an entry of `NETWORKS`; the id or folder of a pretrained image or text classifier; or
-            "module:function" for a function of your own, or of a library, that builds a network,
-            such as "torchvision.models:mobilenet_v2". It gets those of classes (or num_classes),
+            "module:function", such as "torchvision.models:mobilenet_v2". That function, your own
+            or of a library, builds a network. It gets those of classes (or num_classes),
             channels and image_size that it has parameters for; a function with a parameter
             vocabulary builds a sequence classifier as `transformers` has them.
         classes: number of logits; by default 10. A pretrained network keeps its classes by

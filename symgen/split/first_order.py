@@ -18,10 +18,10 @@ O(2**(3n/2)). Every 20 iterations, Anderson's extrapolation is tried, and kept i
 iterations mu decreases. Once it is low, the metric is scaled for every sample so that effects and
 duals move equally far in it.
 
-On outputs of a small network trained on CIFAR-10 (100 samples, noise 0.02), half of the samples
-need at most 480 iterations to a gap of 1e-3 with n = 8, and nine in ten at most 800; 880 and 1,440
-with n = 10. With a scale that is the same for all samples, 15 of 100 were left after 4,000
-iterations with n = 10.
+On outputs of a small network trained on CIFAR-10 (100 samples, noise 0.02) and with n = 8, half of
+the samples need at most 480 iterations to a gap of 1e-3, and nine in ten at most 800. With n = 10
+these numbers are 880 and 1,440. With a scale that is the same for all samples, 15 of 100 were left
+after 4,000 iterations with n = 10.
 """
 
 import torch

@@ -1,11 +1,11 @@
 """The split of the field's papers by gradient descent, for comparison with the exact one.
 
-With w = v - v[0], q the noise and p the split, AND effects are the Moebius transform of
+Let w = v - v[0], q the noise and p the split. AND effects are the Moebius transform of
 (w + q) / 2 + p, and OR effects the OR transform of (w + q) / 2 - p. Stochastic gradient descent
 with momentum 0.9 lowers the sum of absolute effects in single precision. The learning rate decays
 tenfold, and q is clamped to its bound after every step. Research code sets steps and rate by hand;
 20,000 steps and the best of three rates are our choice. A rate has the unit of v, so the result
-depends on the scale of the outputs: each of the last steps moves every effect by a multiple of the
+depends on the scale of the outputs. Each of the last steps moves every effect by a multiple of the
 rate, which leaves small effects everywhere.
 """
 

@@ -2,8 +2,8 @@ r"""Exact and fast solutions of systems that treat all variables alike.
 
 A matrix over the 2**n states that does not change under renumbering of the variables splits into
 small blocks. The variables form two halves. The states of a half of k variables have an orthonormal
-basis e(l, p, m): l = 0..k//2 numbers the kinds of symmetry, p the copies of a kind, and m = l..k-l
-is the order of the states on which the vector is nonzero. It starts from a vector of order l whose
+basis e(l, p, m). Here l = 0..k//2 numbers the kinds of symmetry, and p the copies of a kind. The
+vector is nonzero on states of order m = l..k-l. It starts from a vector of order l whose
 sums over supersets vanish, raised order by order. In the product of the two bases, a symmetric
 matrix connects only vectors that agree in (l, p) of both halves, in the same way for every p. For
 n = 14, 16 blocks of at most 64 x 64 replace a matrix of 16,384 x 16,384. Weights of states that
