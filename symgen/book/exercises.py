@@ -189,7 +189,8 @@ def step(one: Interactions, bases: Any, pooled: bool = False) -> list[Tensor]:
     kept, rest = symgen.salient_strength(one, symgen.transfer(one, bases))
     every = kept + rest
     H = kept.sum() / every.sum() if pooled else (kept / every).nanmean()
-    return [H, symgen.interaction_count(one).double().mean(), kept.mean(), rest.mean()]
+    N = torch.tensor([sum(map(count, both)) for both in one.effects]).double()
+    return [H, N.mean(), kept.mean(), rest.mean()]
 
 
 def second_boundary(
