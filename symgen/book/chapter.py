@@ -244,6 +244,7 @@ class Chapter:
             sentences: what was found, in plain text, with numbers that the chapter has computed.
         """
         texts = [pages.readable(text) for text in sentences]
+        texts = [text[:1].upper() + text[1:] for text in texts]
         return Shown("\n".join(texts), pages.finding(texts))
 
     def results(self, table: str) -> pd.DataFrame:

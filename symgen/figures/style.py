@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -175,8 +176,10 @@ def panels(
     axes = list(grid.flat)
     for ax in axes[len(titles) :]:
         ax.set_axis_off()
+    width = 72 // columns  # of a line of a title, in letters
     for ax, title in zip(axes, titles, strict=False):
-        ax.set_title(no_math(title))
+        lines = [textwrap.fill(line, width) for line in no_math(title).splitlines()]
+        ax.set_title("\n".join(lines))
     return figure, axes[: len(titles)]
 
 

@@ -201,6 +201,10 @@ def test_estimates_are_dots_with_intervals_in_rows():
     assert any({*line.get_xdata()} == {0.5} for line in ax.lines)
     low, high = ax.get_ylim()
     assert low > high  # the first label is on top
+    # A long title takes several lines, so that it does not run into its neighbor.
+    long = estimates().replace({"orders": {"low": "9 variables, 1 baseline trained on the test"}})
+    titles = [ax.get_title() for ax in figures.plot_estimates(long, "group", "orders").axes]
+    assert titles == ["9 variables, 1 baseline trained on\nthe test", "high"]
     # A group of its own in each row stands in the middle of the row.
     own = estimates().drop_duplicates("label").assign(group=["data", "labels"])
     (ax,) = figures.plot_estimates(own, "group").axes
