@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.special
 import torch
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -184,3 +185,12 @@ def test_pairs_of_classes_are_no_classes():
         masked_outputs(machine.decision_function, TABLE[:2], [0, 2], COLUMNS, 0.0)
     machine.decision_function_shape = "ovr"
     masked_outputs(machine.decision_function, TABLE[:2], [0, 2], COLUMNS, 0.0)
+
+
+def test_numbers_between_0_and_1_are_questioned():
+    given = TABLE[:4], [0, 1, 1, 0], COLUMNS, 0.0
+    for function in (lambda x: 3 * x[:, 0] + 2, lambda x: x):
+        masked_outputs(function, *given)
+    for function in (lambda x: scipy.special.expit(3 * x.sum(1)), scipy.special.expit):
+        with pytest.warns(UserWarning, match="lie between 0 and 1.*logit"):
+            masked_outputs(function, *given)

@@ -112,6 +112,17 @@ def test_equals_masking_by_hand_for_every_batch_size(images, kind, layer):
         by_hand.equal(v, expected)
 
 
+@pytest.mark.parametrize("layer", ["first_relu", "layer1.0.conv1"])
+def test_networks_of_torchvision(layer):
+    import torchvision
+
+    torch.manual_seed(0)
+    model = torchvision.models.get_model("resnet18", num_classes=5).eval()
+    x, target, variables = torch.randn(1, 3, 32, 32), torch.tensor([2]), draw_patches(1, n=2)
+    given = model, x, target, variables, mean_feature(model, x, layer)
+    by_hand.equal(masked_outputs(*given), by_hand.of_images(*given))
+
+
 def vision(name):
     """A tiny image network without a ReLU map: attention, GELU, or channels last."""
     torch.manual_seed(3)
@@ -228,7 +239,8 @@ def test_memory_that_runs_out_halves_the_batch(images, monkeypatch):
         masked_outputs(model, x, target, draw_patches(3, n=20), given[-1])
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+@pytest.mark.filterwarnings("ignore:the network runs in bfloat16")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_images_take_the_type_of_the_network(images, dtype):
     (x, target), model = images, network().to(dtype)
     variables = draw_patches(len(x), n=3)
@@ -262,6 +274,7 @@ AT_INPUT, AT_RELU = MaskValue(torch.zeros(()), None), MaskValue(torch.zeros(()),
         ({"target": [0, 4]}, "label of sample 1 is 4, .* 0..3"),
         ({"target": [0.5, 1.0]}, "target is float64 of shape .2,.; expected a whole"),
         ({"target": torch.tensor([[0], [1]])}, "target is int64 of shape .2, 1."),
+        ({"target": ["cat", "dog"]}, "target is <U3"),
         ({"target": [0]}, "x has 2 samples, target 1 and variables 2"),
         ({"variables": draw_patches(3, n=2)}, "variables 3"),
         ({"variables": draw_patches(2, n=2, grid=12)}, "grid=9 or smaller"),
@@ -272,6 +285,7 @@ AT_INPUT, AT_RELU = MaskValue(torch.zeros(()), None), MaskValue(torch.zeros(()),
         ({"mask_value": MaskValue(torch.zeros(7, 1, 1), "features.2")}, r"\(7, 1, 1\), but feat"),
         ({"mask_value": MaskValue(torch.tensor(math.nan), "features.2")}, "v is nan in masked"),
         ({"mask_value": 0.0}, "mask value is float; expected one with its layer"),
+        ({"last": lambda z: [z]}, "returned list for 2 inputs; expected floating logits"),
         ({"last": lambda z: {"logits": (z,)}}, "returned tuple for 2 inputs; .*entry 'logits'"),
         ({"last": lambda z: z.long()}, "returned Tensor torch.int64 of shape"),
         ({"last": lambda z: z.mean(0, keepdim=True)}, r"of shape \(1, 4\) for 2 inputs"),

@@ -11,9 +11,8 @@ from helpers import interrupt, same
 from symgen.data.planted import planted_facts
 from symgen.data.texts import pieces_of, train_tokenizer
 from symgen.device import device
-from symgen.masking.mask_values import mean_embedding
-from symgen.masking.outputs import masked_outputs
-from symgen.masking.prompts import Prompt, prompt_inputs
+from symgen.masking.hooks import evaluating
+from symgen.masking.prompts import Prompt
 from symgen.models.language import (
     CAUSAL_LMS,
     LanguageModel,
@@ -187,11 +186,26 @@ def test_code_that_comes_with_a_model_is_never_run(folder):
     assert not (folder / "ran").exists()
 
 
-def test_outputs_are_those_of_the_prompts(model, tokenizer):
+def test_outputs_are_the_log_odds_of_masked_prompts(model, tokenizer):
     found = LanguageModel("llama", model, tokenizer, {})
     v = found.outputs(PROMPTS)
-    given = prompt_inputs(PROMPTS, tokenizer)
-    assert torch.equal(v, masked_outputs(model, *given, mean_embedding(model)))
+    assert v.shape == (2, 16) and v.dtype == torch.float64
+    weights = model.get_input_embeddings().weight.detach()
+    with evaluating(model), torch.no_grad():
+        for prompt, row in zip(PROMPTS, v, strict=True):
+            encoded = tokenizer(prompt.text, return_offsets_mapping=True)
+            target = tokenizer(prompt.text + prompt.target)["input_ids"][len(encoded.input_ids)]
+            for state in range(16):
+                x = weights[encoded.input_ids].clone()
+                for i, (start, end) in enumerate(prompt.spans):
+                    if not state >> i & 1:
+                        for k, (a, b) in enumerate(encoded.offset_mapping):
+                            if start <= a < b <= end:
+                                x[k] = weights.mean(0)
+                z = model(inputs_embeds=x[None]).logits[0, -1].double()
+                others = torch.arange(len(z)) != target
+                expected = float(z[target] - z[others].logsumexp(0))
+                assert float(row[state]) == pytest.approx(expected, abs=1e-4)
     facts = found.reads(PROMPTS[0])
     assert facts["begins"] and facts["tokens of the prompt"] == 11
     assert facts["probability"] == pytest.approx(float(v[0, -1].sigmoid()), rel=1e-4)

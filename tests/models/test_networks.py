@@ -105,6 +105,7 @@ def test_published_sizes(name, published):
             published += 2 * (model.model.config.hidden_size + 1)
         elif name == "resnet20":
             model = build_network(name)
+            assert len([m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)]) == 20
         else:
             model = build_network(name, classes=1000, image_size=224)
     assert sum(parameter.numel() for parameter in model.parameters()) == published
