@@ -161,10 +161,11 @@ def write_course(
     boxes = [data["text/html"] for notebook in executed.values() for data in _handed_out(notebook)]
     for path in sorted((book / "chapters").glob("teaching_*.md")):
         title = path.stem.removeprefix("teaching_")
-        if title == "handout" and not boxes:
-            continue
         body = MarkdownIt("commonmark").enable("table").render(path.read_text(encoding="utf-8"))
-        body += "".join(boxes) if title == "handout" else ""
+        if title == "handout":
+            if not boxes:
+                continue
+            body += "".join(boxes)
         _write(folder / f"{title}.html", PRINTED.format(title=title, body=body))
     return names
 

@@ -36,10 +36,11 @@ def plot_estimates(
     labels = list(table["label"].unique())
     groups = [name for name, _ in style.parts_of(table, group)]
     shares_rows = group is not None and (table.groupby("label")[group].nunique() > 1).any()
+    slots = len(groups) if shares_rows else 1
     parts = style.parts_of(table, panel)
     titles = ["" if title is None else title for title, _ in parts]
     lines = 1 + max([str(label).count("\n") for label in labels], default=0)
-    row = max(0.4, 0.2 * max(len(groups), lines))
+    row = max(0.4, 0.2 * max(slots, lines))
     height = 1.2 + row * max(len(labels), 1)
     figure, axes = style.panels(titles, len(parts), height, sharey=True, sharex=sharex)
     for ax, (_, rows) in zip(axes, parts, strict=True):

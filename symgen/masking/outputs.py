@@ -186,6 +186,9 @@ def extract(
         held_out: number of further states that measure the error, only with `states`.
         seed: seed of the draw of states, only with `states`.
 
+    Returns:
+        `Interactions`; with `states`, `SampledInteractions`.
+
     Raises:
         ValueError: for too many variables, or a wrong number of names; see also `masked_outputs`.
     """

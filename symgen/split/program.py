@@ -173,10 +173,11 @@ class CentralPath:
         """
         program = self.program
         allowed = torch.maximum(tol * self.objective, self.objective - self.low)
+        product = self.product()
         cleaned = self.best
         live = torch.ones_like(self.low, dtype=torch.bool)
         for margin in MARGINS:
-            support = (self.product() > 1 - margin) & program.columns
+            support = (product > 1 - margin) & program.columns
             x = self.best * support
             live = live & (x != self.best).any(-1).any(-1)
             if not live.any():

@@ -153,3 +153,10 @@ def test_a_run_says_when_trainings_stop_and_if_they_are_kept(chapter, book, monk
     monkeypatch.setenv("SYMGEN_RUN", json.dumps(orders))
     trainings = Chapter("00_first", {}).trainings
     assert (trainings.commit, trainings.until) == ("abc1234", 5.0)
+
+
+def test_a_finding_is_a_list_of_sentences_with_names_that_people_use(chapter):
+    shown = chapter.finding("cnn on cifar10: H is 0.4.", "The rest.")
+    assert repr(shown) == "Small CNN on CIFAR-10: H is 0.4.\nThe rest."
+    page = shown._repr_mimebundle_()["text/html"]
+    assert "<li>Small CNN on CIFAR-10: H is 0.4.</li><li>The rest.</li>" in page

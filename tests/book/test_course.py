@@ -136,6 +136,13 @@ def test_sheets_are_pages_to_print(folder):
     assert "<h1>Handout</h1>" in handout and "<p>the box</p>" in handout
 
 
+def test_without_the_debate_there_is_no_handout(copied, tmp_path):
+    (copied / "chapters" / "teaching_handout.md").write_text("# Handout")
+    course.write_course(copied, tmp_path / "made", ["02_second"])
+    sheets = {path.stem for path in (tmp_path / "made").glob("*.html")}
+    assert "quiz" in sheets and "handout" not in sheets
+
+
 def test_refusals(copied, tmp_path):
     (copied / "there").mkdir()
     (copied / "there" / "x").touch()

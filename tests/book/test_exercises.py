@@ -169,6 +169,9 @@ def test_a_cell_that_waits_for_code_says_which(capsys):
         ("two tokens", (lambda a, b: (a.sigmoid() * b.sigmoid()).logit(),), "Correct."),
         ("linear program", (lambda triggers, w: np.zeros(3),), "expected one effect per column"),
         ("linear program", (lambda triggers, w: np.linalg.lstsq(triggers, w)[0],), "less strength"),
+        ("linear program", (lambda triggers, w: np.linalg.pinv(triggers) @ w,), "less strength"),
+        ("linear program", (lambda triggers, w: None,), "a linear program, if it has no solution"),
+        ("linear program", (lambda triggers, w: ...,), "replace the dots"),
     ],
 )  # fmt: skip
 def test_answers_that_students_type(capsys, name, answers, hint):

@@ -92,6 +92,9 @@ def test_a_box_shows_the_decisive_contrast_and_control_and_folds_the_rest():
     assert "rise of H" not in short and "another" not in short
     assert all(label in folded for label in ("rise of H", "fall of H", "chance", "another"))
     assert "small CNN on digits, 8 trainings" in short
+    # Without any control there is no column for it.
+    box = pages.claim_box(rows[rows["side"] != 0], ABOUT, "cpu")
+    assert "decisive contrast" in box and "decisive control" not in box
 
 
 def test_a_finding_states_each_verdict_with_its_number():
@@ -103,6 +106,11 @@ def test_a_finding_states_each_verdict_with_its_number():
         "open in 1 of 2 cases (BERT-tiny on film reviews: 0.01 [-0.01, 0.03])."
     )
     assert pages.outcome_sentence(pd.DataFrame(), ABOUT) == "H rises: not tested here."
+    # Cases that would share a name are told apart by their samples.
+    more = cnn.assign(setting="cnn on cifar10 (16000 training samples; n = 8)")
+    sentence = pages.outcome_sentence(pd.concat([cnn, more]), ABOUT)
+    assert "small CNN on CIFAR-10, 1,000 training samples: 0.12" in sentence
+    assert "small CNN on CIFAR-10, 16,000 training samples: 0.12" in sentence
 
 
 def test_only_claims_of_the_paper_name_the_paper():

@@ -206,9 +206,10 @@ def test_estimates_are_dots_with_intervals_in_rows():
     titles = [ax.get_title() for ax in figures.plot_estimates(long, "group", "orders").axes]
     assert titles == ["9 variables, 1 baseline trained on\nthe test", "high"]
     # A group of its own in each row stands in the middle of the row.
-    own = estimates().drop_duplicates("label").assign(group=["data", "labels"])
+    own = estimates()[:3].assign(label=["a", "b", "c"], group=["data", "labels", "network"])
     (ax,) = figures.plot_estimates(own, "group").axes
-    assert [c.lines[0].get_ydata().tolist() for c in ax.containers] == [[0], [1]]
+    assert [c.lines[0].get_ydata().tolist() for c in ax.containers] == [[0], [1], [2]]
+    assert ax.figure.get_figheight() == figures.plot_estimates(own).get_figheight()
     # A panel without some group keeps the look of the others.
     table = estimates().replace({"group": {"chance level": "x", "untrained": "y"}})
     less = table[(table["orders"] != "low") | (table["group"] != "H")]
