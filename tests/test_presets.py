@@ -35,7 +35,11 @@ def studies(values):
     values = values | values["settings"]
     known = symgen.Study.setting_names()
     main = symgen.Study.of({k: value for k, value in values.items() if k in known})
-    further = [*values.get("others", []), *values.get("cuts", []), *values.get("ladder", [])]
+    further = [
+        changes
+        for name in ("others", "cuts", "ladder", "separate")
+        for changes in values.get(name, [])
+    ]
     if "text" in values:
         further.append(values["text"])
     yield main

@@ -111,6 +111,7 @@ def build_network(
         seed: seed of the weights; the global random state does not change.
         **options: options of the architecture, such as ``width`` of "cnn" and VGG, ``batch_norm``
             of VGG, ``vocabulary`` of BERT. `Data.spec` gives those that follow from the data.
+            A pretrained network has ``from_scratch``: its architecture, with random weights.
 
     Raises:
         ValueError: for an unknown name.
@@ -232,13 +233,16 @@ def _pretrained_kind(name: str) -> str:
     )
 
 
-def _pretrained(name: str, kind: str, classes: int | None, **options: Any) -> nn.Module:
+def _pretrained(
+    name: str, kind: str, classes: int | None, from_scratch: bool = False, **options: Any
+) -> nn.Module:
     settings = {k: v for k, v in options.items() if k not in OF_DATA}
     if classes is not None:
         # Another number of classes gets a new last layer.
         settings |= {"num_labels": classes, "ignore_mismatched_sizes": True}
     loader = f"AutoModelFor{'Image' if kind == 'image' else 'Sequence'}Classification"
-    return Logits(from_pretrained(loader, name, dtype=torch.float32, **settings))
+    model = from_pretrained(loader, name, dtype=torch.float32, **settings)
+    return Logits(type(model)(model.config) if from_scratch else model)
 
 
 def _function(name: str) -> Callable[..., nn.Module]:

@@ -222,6 +222,11 @@ def test_pretrained_text_networks(pretrained):
             model.get_input_embeddings().weight, stored.get_input_embeddings().weight
         )
         assert model.classifier.weight.shape == (2, 32)
+        blank = train(name, data, **{**QUICK, "options": {"from_scratch": True}}).load(0).model
+        assert model.config.to_dict() == blank.config.to_dict()
+        assert not torch.equal(
+            model.get_input_embeddings().weight, blank.get_input_embeddings().weight
+        )
     assert build_network("me/three").model.classifier.weight.shape == (3, 32)
 
 
