@@ -11,6 +11,8 @@ from matplotlib.ticker import SymmetricalLogLocator
 
 from symgen.figures import style
 
+BAND_FROM = 3
+
 
 def plot_curves(
     table: pd.DataFrame,
@@ -22,6 +24,8 @@ def plot_curves(
     log: bool | None = None,
 ) -> Figure:
     """Draw quantities as lines, one panel each: the mean over units with a 95 % t interval.
+
+    Means of fewer than `BAND_FROM` units have no band: theirs would be as high as the panel.
 
     With groups, a color is a group and a line style is a quantity. The chance level is a dashed
     line in the color of its H.
@@ -111,11 +115,13 @@ def _draw_line(
     color = style.color_of(name, k)
     marker = style.marker_of(name, k) if line == "-" else ""
     steps = means[x]
+    enough = rows.groupby(x)["value"].count().sort_index().to_numpy() >= BAND_FROM
     ax.plot(steps, means["mean"], color=color, ls=line, marker=marker, label=label)
     ax.fill_between(
         steps,
         means["low"],
         means["high"],
+        where=enough,
         color=color,
         alpha=0.16,
         lw=0,

@@ -132,6 +132,9 @@ def test_curves_are_means_over_seeds_with_t_bands():
     band = first.collections[0].get_paths()[0].vertices
     expected = [bound for _, values in steps for bound in interval(values)[1:]]
     assert all(np.isclose(band[:, 1], bound).any() for bound in expected)
+    # The interval of two trainings is too wide to be drawn.
+    two = figures.plot_curves(cnn[cnn["seed"].isin(cnn["seed"].unique()[:2])], y=["H"]).axes[0]
+    assert len(two.collections[0].get_paths()) == 0 and len(two.lines) == 1
     assert set(boundary.get_xdata()) == {10} and texts(first.texts) == [" $t_1$"]
     assert legend(figure) == ["generalization power H", "chance level"]
     assert second.get_xlabel() == "optimizer steps" and second.get_xscale() == "symlog"
