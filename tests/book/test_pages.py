@@ -191,7 +191,10 @@ def test_the_landing_page_shows_curves_explorers_and_a_card(executed):
     assert not re.search(r"cifar10|sst2|in1k|nan", card)
     # Of planted tasks: the paper's definition, and the one that separates best.
     planted = card[card.index("What transfers is true") :]
-    assert planted.count("<small>with untrained baselines") == 2 and "1 of 2 baselines agree" in planted
+    assert (
+        planted.count("<small>with untrained baselines") == 2
+        and "1 of 2 baselines agree" in planted
+    )
     low = card[card.index("Simple interactions generalize better") :]
     rows = editions.largest_claims(ROOT)
     rows = rows[(rows["claim"] == "low_orders") & rows["setting"].str.startswith("cnn on")]
