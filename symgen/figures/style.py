@@ -4,7 +4,7 @@ import base64
 import html
 import io
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -183,10 +183,11 @@ def panels(
     return figure, axes[: len(titles)]
 
 
-def _columns(labels: Iterable[str]) -> int:
-    """Return the number of columns of a legend: fewer if a label is long."""
-    lengths = [len(label) for label in labels]
-    return min(len(lengths), 1 if max(lengths) > 40 else 2 if max(lengths) > 22 else 3)
+def _columns(labels: Collection[str], figure: Any) -> int:
+    """Return how many columns of a legend fit; a wider legend would narrow the panel."""
+    letters = 13.5 * figure.get_figwidth()  # with 13.5 letters per inch
+    longest = 6 + max(map(len, labels))  # 6 for the marker and the space between
+    return max(1, min(len(labels), 3, int(letters / longest)))
 
 
 def legend_below(figure: Figure) -> None:
@@ -200,7 +201,7 @@ def legend_below(figure: Figure) -> None:
             list(entries.values()),
             list(entries),
             loc="outside lower center",
-            ncols=_columns(entries),
+            ncols=_columns(entries, figure),
         )
 
 
@@ -208,7 +209,7 @@ def legend_above(ax: Axes) -> None:
     """Draw the legend of a panel above it; nothing if the panel has no labels."""
     _, labels = ax.get_legend_handles_labels()
     if labels:
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=_columns(labels))
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=_columns(labels, ax.figure))
 
 
 def note(ax: Axes, text: str) -> None:

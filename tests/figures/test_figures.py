@@ -299,6 +299,14 @@ def test_scatter_counts_its_groups():
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("generalization power H", "loss gap (nats)")
 
 
+def test_a_wide_legend_leaves_the_panel_its_width():
+    table = pd.DataFrame({"H": [0.1, 0.2, 0.3], "gap": 1.0})
+    table["labels"] = ["0% wrong labels", "20% wrong labels", "50% wrong labels"]
+    ax = figures.plot_scatter(table, "H", "gap", "labels")
+    ax.figure.draw_without_rendering()
+    assert ax.get_window_extent().width > 0.7 * ax.figure.bbox.width
+
+
 def test_of_many_dots_a_sample_is_drawn():
     table = pd.DataFrame({"x": range(6000), "y": 1.0, "kind": ["a", "b", "b"] * 2000})
     table.index = [0] * 6000  # as after a concat
