@@ -1,6 +1,7 @@
 """The trained parameters of a language model: all of them, or low-rank adapters."""
 
 import copy
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,7 +46,10 @@ def trainable(model: nn.Module, lora: int) -> Trainable:
         settings = LoraConfig(
             r=lora, lora_alpha=2 * lora, target_modules="all-linear", task_type="CAUSAL_LM"
         )
-        model = untrained(get_peft_model, {"model": model, "peft_config": settings}, seed=0)
+        with warnings.catch_warnings():
+            # peft asks for a name that transformers gives up.
+            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+            model = untrained(get_peft_model, {"model": model, "peft_config": settings}, seed=0)
     return Trainable(model)
 
 

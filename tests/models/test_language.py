@@ -82,8 +82,6 @@ def test_a_tiny_llama_learns_planted_facts():
     assert loss.item() == pytest.approx(records.test_loss.iloc[-1], rel=1e-4)
 
 
-# peft uses a name that transformers has deprecated.
-@pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("lora", [0, 2])
 def test_tuning_leaves_the_model_and_resumes(model, tokenizer, lora, monkeypatch):
     before = copy.deepcopy(model)
