@@ -297,13 +297,16 @@ def measure_tuning(
         train_loss, test_loss (held-out texts), old_loss (old domain; nats per token), and those of
         `checkpoint_values` with the study's baseline. Also H_twin and excess_twin (the twin as
         baseline); strength_low, strength_middle, strength_high (orders 1-2, 3-5, 6 and up). Values
-        are means over prompts.
+        are means over prompts. Texts differ in length, so tunings differ in their number of steps:
+        the k-th checkpoint of each has the step of the longest.
 
     Raises:
         OutOfTime: see `Trainings`.
     """
     part = Part(_measured, lambda rows: rows["quantity"].notna())
-    return (store or Trainings()).table("tuning", seeded(study, seeds), [part], workers)
+    table = (store or Trainings()).table("tuning", seeded(study, seeds), [part], workers)
+    k = table.groupby("seed")["step"].rank("dense")
+    return table.assign(step=table.groupby(k)["step"].transform("max"))
 
 
 def _measured(study: LanguageStudy) -> pd.DataFrame:

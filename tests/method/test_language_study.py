@@ -1,11 +1,13 @@
 """Two tiny language models and a tuning, resumable by prompt."""
 
+import pandas as pd
 import pytest
 import torch
 
 import symgen
 from symgen.method.language import measure_tuning
 from symgen.method.training_curves import curves
+from symgen.method.trainings import Trainings
 from symgen.models.language import LanguageModel
 
 TINY = {"train_size": 300, "epochs": 1, "samples": 3, "n": 4, "probability": 0.0, "layers": 1,
@@ -87,3 +89,15 @@ def test_a_tuning_is_measured_at_every_checkpoint(study):
     assert values["H"].iloc[-1] == pytest.approx(float(power), abs=1e-6)
     strength = symgen.order_spectrum(after).abs().sum(1)[:, 1:3].sum(1).mean()
     assert values["strength_low"].iloc[-1] == pytest.approx(float(strength))
+
+
+def test_tunings_of_different_length_share_their_checkpoints():
+    class Stored(Trainings):
+        def table(self, *_):
+            steps = {0: [0, 5, 10], 10: [0, 6, 9]}
+            rows = [(seed, step, "H", step / 10) for seed in steps for step in steps[seed]]
+            return pd.DataFrame(rows, columns=["seed", "step", "quantity", "value"])
+
+    by_step = curves(measure_tuning(symgen.LanguageStudy.of(TINY), 2, store=Stored()), "H")
+    assert [*by_step] == [0, 6, 10]
+    assert by_step.to_numpy().tolist() == [[0.0, 0.5, 1.0], [0.0, 0.6, 0.9]]
