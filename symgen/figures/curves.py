@@ -11,8 +11,6 @@ from matplotlib.ticker import SymmetricalLogLocator
 
 from symgen.figures import style
 
-BAND_FROM = 3
-
 
 def plot_curves(
     table: pd.DataFrame,
@@ -25,7 +23,7 @@ def plot_curves(
 ) -> Figure:
     """Draw quantities as lines, one panel each: the mean over units with a 95 % t interval.
 
-    Means of fewer than `BAND_FROM` units have no band: theirs would be as high as the panel.
+    Means of fewer than three units have no band; see `style.draw_band`.
 
     With groups, a color is a group and a line style is a quantity. The chance level is a dashed
     line in the color of its H.
@@ -111,21 +109,10 @@ def _draw_line(
     label: str | None,
 ) -> None:
     """Draw means with a band, in the color of a quantity or group; solid lines have markers."""
-    means = style.mean_intervals(rows, [x], "value").sort_values(x)
     color = style.color_of(name, k)
     marker = style.marker_of(name, k) if line == "-" else ""
-    steps = means[x]
-    enough = rows.groupby(x)["value"].count().sort_index().to_numpy() >= BAND_FROM
-    ax.plot(steps, means["mean"], color=color, ls=line, marker=marker, label=label)
-    ax.fill_between(
-        steps,
-        means["low"],
-        means["high"],
-        where=enough,
-        color=color,
-        alpha=0.16,
-        lw=0,
-    )
+    means = style.draw_band(ax, rows, x, "value", color)
+    ax.plot(means[x], means["mean"], color=color, ls=line, marker=marker, label=label)
 
 
 def _mark_phases(ax: Axes, phases: Any) -> None:

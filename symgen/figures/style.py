@@ -212,6 +212,18 @@ def legend_above(ax: Axes) -> None:
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=_columns(labels, ax.figure))
 
 
+def draw_band(ax: Axes, rows: pd.DataFrame, x: str, value: str, color: Any) -> pd.DataFrame:
+    """Draw 95 % intervals over repetitions as a band; return x, mean, low and high, by x.
+
+    Means of fewer than three values have no band: theirs would be as high as the panel.
+    """
+    means = mean_intervals(rows, [x], value).sort_values(x)
+    enough = rows.groupby(x)[value].count()[means[x]] >= 3
+    band = means["low"], means["high"]
+    ax.fill_between(means[x], *band, where=enough, color=color, alpha=0.16, lw=0)
+    return means
+
+
 def note(ax: Axes, text: str) -> None:
     """Write a sentence into an empty panel: why it is empty."""
     box = {"fc": "white", "lw": 0}

@@ -333,10 +333,11 @@ def excess(
     baselines: OneOrMore,
     orders: Collection[int] | None = None,
     draws: int = 200,
+    **options: Any,
 ) -> PerSample:
     """Return H minus its chance level, per sample; see `chance_level` for the arguments."""
-    power = generalization_power(target, transfer(target, baselines), orders)
-    return power - chance_level(target, baselines, orders, draws=draws)
+    power = generalization_power(target, transfer(target, baselines, **options), orders)
+    return power - chance_level(target, baselines, orders, draws=draws, **options)
 
 
 def interaction_count(inter: Interactions, mass: float = 0.8) -> PerSample:

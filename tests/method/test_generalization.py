@@ -135,6 +135,12 @@ def test_chance_level_averages_relabelled_baselines(networks):
             expected[s] += power(target, moved, s) / 3
     level = symgen.chance_level(target, baselines, draws=3, seed=7)
     torch.testing.assert_close(level, expected)
+    # H and its chance level follow the same definition.
+    g = symgen.transfer(target, baselines, agree=2)
+    both = symgen.chance_level(target, baselines, draws=3, agree=2)
+    above = measures.excess(target, baselines, draws=3, agree=2)
+    assert not torch.allclose(both, symgen.chance_level(target, baselines, draws=3))
+    torch.testing.assert_close(above, symgen.generalization_power(target, g) - both)
     # Names of variables that were relabelled are not compared.
     named = [dataclasses.replace(x, names=list("abcd")) for x in (target, baselines[0])]
     assert symgen.chance_level(*named, draws=2).isfinite().all()
