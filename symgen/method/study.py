@@ -185,7 +185,8 @@ class Study(Settings):
         noise = f", {self.label_noise:.0%} wrong labels" if self.label_noise else ""
         options = "".join(f", {k} {v}" for k, v in self.options.items())
         size = self.train_size or "all"
-        return f"{self.title} ({size} training samples{noise}{options}; n = {self.n})"
+        augmented = ", augmented" if self.training.augment else ""
+        return f"{self.title} ({size} training samples{augmented}{noise}{options}; n = {self.n})"
 
     @property
     def data(self) -> Data:

@@ -20,6 +20,13 @@ def test_settings_round_trip_through_json_and_tell_studies_apart():
     assert study.changed(seed=6).settings == study.settings
 
 
+def test_the_label_names_the_settings_in_which_studies_differ():
+    study = Study.of({"network": "vgg11", "train_size": 50, "augment": True, "n": 8})
+    assert study.label == "vgg11 on digits (50 training samples, augmented; n = 8)"
+    plain = Study.of({"train_size": 50, "label_noise": 0.2, "options": {"width": 4}, "n": 8})
+    assert plain.label == "cnn on digits (50 training samples, 20% wrong labels, width 4; n = 8)"
+
+
 @pytest.mark.parametrize(
     "call, message",
     [
