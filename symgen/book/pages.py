@@ -131,7 +131,8 @@ def outcome(rows: pd.DataFrame, about: Any) -> tuple[str, str]:
     Returns:
         "holds", "fails" or "open", twice. If the control of a claim that holds is not beyond the
         margin: "undone", and words such as "holds, but not above chance". If nothing was judged:
-        "open" and "no verdict".
+        "open" and "no verdict". If the control lies beyond the margin on the other side, "less"
+        takes the place of "more".
     """
     verdict = str(rows["verdict"].iloc[0])
     if not verdict:
@@ -142,6 +143,8 @@ def outcome(rows: pd.DataFrame, about: Any) -> tuple[str, str]:
     low, high = sorted(contrast["side"] * control[["low", "high"]])
     if low > contrast["margin"]:
         return verdict, verdict
+    if high < -abs(contrast["margin"]) and about["beyond"].startswith("more"):
+        return "undone", f"holds, but {about['beyond'].replace('more', 'less', 1)}"
     if high < contrast["margin"]:
         return "undone", f"holds, but not {about['beyond']}"
     return "undone", f"holds; open whether {about['beyond']}"
@@ -149,6 +152,8 @@ def outcome(rows: pd.DataFrame, about: Any) -> tuple[str, str]:
 
 def outcome_sentence(rows: pd.DataFrame, about: Any) -> str:
     """Return a claim with its verdicts and decisive numbers, as one sentence of plain text.
+
+    Numbers are named if settings are decided by different ones.
 
     Args:
         rows: those of one claim in all settings; empty if it was not tested.
@@ -158,15 +163,17 @@ def outcome_sentence(rows: pd.DataFrame, about: Any) -> str:
         return f"{about['statement']}: not tested here."
     cases: dict[str, list[str]] = {}
     parts = list(rows.groupby("setting", sort=False))
+    decided = [decisive(part, about)[0] for _, part in parts]
+    same = len({contrast["label"] for contrast in decided}) == 1
     longer = [
         readable(str(setting)).split("; ")[0].split(", near chance")[0] for setting, _ in parts
     ]
     names = [name.split(" (")[0] for name in longer]
-    for (_, part), name, long in zip(parts, names, longer, strict=True):
-        contrast, _ = decisive(part, about)
+    for (_, part), contrast, name, long in zip(parts, decided, names, longer, strict=True):
         if names.count(name) > 1:
             name = long.replace(" (", ", ")
-        cases.setdefault(outcome(part, about)[1], []).append(f"{name}: {effect(contrast)}")
+        number = effect(contrast) if same else f"{effect(contrast)}, {contrast['label']}"
+        cases.setdefault(outcome(part, about)[1], []).append(f"{name}: {number}")
     texts = []
     for words, settings in cases.items():
         count = f" in {len(settings)} of {rows['setting'].nunique()} cases"

@@ -124,8 +124,9 @@ def removal_losses(
         "removal_v_<train|test>_<kind>": mean of -v (log odds). Kinds: "nothing" is removed;
         "non_generalizable" interactions; "random": the same salient strength, from random
         interactions; "permuted": the same number of salient interactions, at random. "shrunk"
-        removes nothing, but multiplies all outputs by one factor that gives the training loss
-        after the removal.
+        removes nothing, but multiplies all outputs by one factor in [0, 1]. It gives the training
+        loss after the removal or, if that exceeds log 2 (the loss of an output of 0), comes
+        closest.
     """
     losses = {}
     seeds = range(seed, seed + draws)

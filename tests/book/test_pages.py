@@ -111,6 +111,19 @@ def test_a_finding_states_each_verdict_with_its_number():
     sentence = pages.outcome_sentence(pd.concat([cnn, more]), ABOUT)
     assert "small CNN on CIFAR-10, 1,000 training samples: 0.12" in sentence
     assert "small CNN on CIFAR-10, 16,000 training samples: 0.12" in sentence
+    # Cases that another number decides say which.
+    other = bert.assign(label=bert["label"] + ", then falls")
+    sentence = pages.outcome_sentence(pd.concat([cnn, other]), ABOUT)
+    assert f"0.01 [-0.01, 0.03], {other['label'].iloc[0]})" in sentence
+
+
+def test_a_control_on_the_other_side_turns_more_into_less():
+    more = ABOUT.copy()
+    more["beyond"] = "more than random removal"
+    rows = claims(0.3)
+    for low, high, words in [(-0.05, -0.03, "less"), (-0.05, -0.01, "not more")]:
+        rows.loc[1, ["mean", "low", "high"]] = (low + high) / 2, low, high
+        assert pages.outcome(rows, more) == ("undone", f"holds, but {words} than random removal")
 
 
 def test_only_claims_of_the_paper_name_the_paper():

@@ -177,6 +177,16 @@ def test_h_above_chance_is_shown_as_a_difference_and_as_a_share():
     assert share[1].interval.mean == pytest.approx(0.1 / 0.6 - 0.5, abs=0.03)
 
 
+def test_a_gap_that_opens_evenly_opens_after_an_early_peak_too():
+    early = {"H": [0.3, 0.6, 0.5, 0.4, 0.3], "gap": [0.0, 0.2, 0.4, 0.6, 0.8]}
+    main, even = (c for c in claims.gap(table(**early)) if "follows the peak" in c.label)
+    assert main.verdict == "holds" and main.interval.mean == pytest.approx(0.25, abs=0.01)
+    assert "training steps" in even.label and even.interval.mean == pytest.approx(0, abs=0.01)
+    # By default H peaks after half of the steps, and 0.8 of 0.9 nats follow.
+    even = claims.gap(table())[3]
+    assert even.interval.mean == pytest.approx(0.8 / 0.9 - 0.5, abs=0.01)
+
+
 def test_networks_that_learned_nothing_get_no_verdict():
     measured = table(test_accuracy=[0.1] * 4 + [0.5], guessing=[0.55] * 5)
     assert not learned(measured)
