@@ -204,10 +204,12 @@ def test_the_landing_page_shows_curves_explorers_and_a_card(executed):
     assert not re.search(r"cifar10|sst2|in1k|nan", card)
     # Of planted tasks: the paper's definition, and the one that separates best.
     planted = card[card.index("What transfers is true") :]
-    assert (
-        planted.count("<small>with untrained baselines") == 2
-        and "1 of 2 baselines agree" in planted
-    )
+    assert planted.count("<small>untrained baselines") == 1 and "2 of 6 baselines agree" in planted
+    assert planted.count("1 of 2 baselines agree") == 2
+    # Each row of a claim says how often it was repeated.
+    claimed = card.split("What transfers is true")[0].split("<tr>")[2:-1]
+    assert claimed
+    assert all(re.search(r"<small>\d+ (training|tuning|prompt|photograph)", x) for x in claimed)
     low = card[card.index("Simple interactions generalize better") :]
     rows = editions.largest_claims(ROOT)
     rows = rows[(rows["claim"] == "low_orders") & rows["setting"].str.startswith("cnn on")]
