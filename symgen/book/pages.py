@@ -55,7 +55,7 @@ def effect(row: Any) -> str:
     """
     mean, low, high = float(row["mean"]), float(row["low"]), float(row["high"])
     if not high > low:  # an exact value, or NaN
-        return f"{digits(mean)} {row['unit']}".strip()
+        return f"{digits(mean)} {row.get('unit', '')}".strip()
     limit = row.get("side", 0) * row.get("margin", 0)
     places = max(1 - math.floor(math.log10(3 * (high - low))), 0)
     # A bound must not be printed on the other side of the margin, or on it.
@@ -65,7 +65,7 @@ def effect(row: Any) -> str:
     texts = []
     for number in (mean, low, high):
         texts.append(f"{round(number, places) + 0.0:.{places}f}")  # 0.0 turns -0.0 into 0.0
-    return f"{texts[0]} [{texts[1]}, {texts[2]}] {row['unit']}".strip()
+    return f"{texts[0]} [{texts[1]}, {texts[2]}] {row.get('unit', '')}".strip()
 
 
 def claims_of_paper(book: Path) -> pd.DataFrame:

@@ -268,14 +268,14 @@ def power(table: pd.DataFrame) -> Contrasts:
 def gap(table: pd.DataFrame) -> Contrasts:
     """Finding 3: the loss gap widens while H falls after its peak, and mostly then."""
     before, widens = _moves(table, "gap", by="H")
-    final, power = last(table, "gap"), table[table["quantity"] == "H"]
+    final, H = last(table, "gap"), table[table["quantity"] == "H"]
     wider = Contrast("loss gap, peak of H to last checkpoint", widens, 1, NATS, "nats")
     opened = widens.where(final > SMALL_GAP) / (before + widens)
     label = "share of the opening of the gap that follows the peak of H, minus"
     rows = [_turn(table, "H", 1, SHARE)[1], wider, Contrast(f"{label} 1/2", opened - 0.5, 1, SHARE)]
     # If most steps follow the peak, a gap that opens evenly opens mostly then, too.
-    clock = pd.concat([power, power.assign(quantity="step", value=power["step"])])
-    steps = 1 - peak(clock, "step", by="H")["at"] / power["step"].max()
+    clock = pd.concat([H, H.assign(quantity="step", value=H["step"])])
+    steps = 1 - peak(clock, "step", by="H")["at"] / H["step"].max()
     even = control(f"{label} the share of the training steps that do", opened - steps)
     return [*rows, even, control("loss gap, last checkpoint", final, "nats")]
 
